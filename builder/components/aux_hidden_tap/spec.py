@@ -1,0 +1,26 @@
+"""The tap of averaged hidden states that a DSpark drafter reads instead of the stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from builder.components.base.spec import Account, ComponentSpec, Origin, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AuxHiddenTapSpec(ComponentSpec):
+    """[max_num_batched_tokens, named layers * hidden]: the mean over the streams after each of ``layers``."""
+
+    module: ClassVar[str] = "builder.components.aux_hidden_tap.module:AuxHiddenTap"
+    account: ClassVar[Account | None] = Account.AUX_HIDDEN
+    counted: ClassVar[str | None] = "aux_hidden_tap"
+
+    tokens: int
+    layers: tuple[int, ...]
+    hidden: int
+    dtype: str
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        shape = (self.tokens, len(self.layers) * self.hidden)
+        return (Tensor("rows", shape, self.dtype, origin=Origin.RUNTIME, values=0),)

@@ -1,0 +1,83 @@
+"""One rank of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from builder.assembly.measure import CacheCost
+from builder.assembly.stages import RankPlace
+from builder.planning.capacity import GIVEN, Capacity, admission
+from builder.planning.engine_terms import Term
+from builder.planning.engine_terms_pages import Pages
+
+ACTIVATIONS = "activations"
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """One rank. booked: bytes by report line, disjoint; free: None on cpu, negative when too large."""
+
+    place: RankPlace
+    layers: tuple[int, int]
+    components: dict[str, int]
+    parameters: int
+    booked: dict[str, int]
+    cache: CacheCost
+    free: int | None
+    longest: int
+    capacity: Capacity | None
+    absent: dict[str, str]
+    terms: tuple[Term, ...] = ()
+    load_peak: int = 0
+    pages: Pages | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What the rank needs before any request."""
+        return sum(self.booked.values())
+
+    @property
+    def headroom(self) -> int | None:
+        """Bytes left when one request of max_model_len is in the cache."""
+        return None if self.free is None else self.free - self.cache.nbytes(self.longest)
+
+    @property
+    def fits(self) -> bool | None:
+        """One request of max_model_len fits."""
+        return None if self.headroom is None else self.headroom >= 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the report has it."""
+        place = self.place
+        return {
+            "rank": place.rank,
+            "pp": place.pp,
+            "dp": place.dp,
+            "tp": place.tp,
+            "layers": list(self.layers),
+            "components": self.components,
+            "absent": self.absent,
+            "parameters": self.parameters,
+            "bytes": self.booked,
+            "cache": {"bytes_per_request": self.cache.fixed, "bytes_per_token": self.cache.per_token},
+            "exactness": self.exactness,
+            "fits": self.fits,
+            "free_bytes": self.free,
+            "capacity": self.capacity.to_dict() if self.capacity else None,
+            "admission": self.admission,
+            "load_peak_bytes": self.load_peak,
+        }
+
+    @property
+    def exactness(self) -> dict[str, str]:
+        """How sure each line is: exact, measured, estimated, or given by the user."""
+        sure = dict.fromkeys((*self.booked, "cache"), "exact") | dict.fromkeys(GIVEN, "given")
+        return sure | {ACTIVATIONS: "estimated"} | {term.line: term.exactness for term in self.terms}
+
+    @property
+    def admission(self) -> dict[str, int] | None:
+        """What the rank admits when a request reserves its worst case, by the named engine's own count."""
+        if self.free is None:
+            return None
+        return admission(self.longest, self.cache, self.pages, self.free)

@@ -1,0 +1,174 @@
+"""Rules of arithmetic: they hold for every engine and for our own runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from builder.assembly.measure import footprint
+from builder.assembly.stages import Assembly, assemble
+from builder.planning.capacity import budget_bytes
+from builder.planning.engine_terms import message_bytes_per_token
+from builder.planning.rank import ACTIVATIONS, RankPlan
+from builder.planning.rules import NOTE, WARNING, Rule, Said, Situation
+
+MARGIN = 0.02
+"""Share of a device's memory below which room counts as none: loads differ by as much between versions."""
+
+ACTIVATION_SHARE = 0.05
+
+
+def _limiting(at: Situation) -> RankPlan | None:
+    judged = [rank for rank in at.ranks if rank.headroom is not None]
+    return min(judged, key=lambda rank: rank.headroom or 0, default=None)
+
+
+def _budget(at: Situation) -> Iterator[Said]:
+    rank, budget = _limiting(at), budget_bytes(at.config)
+    if rank is None or budget is None or rank.free is None or rank.free >= 0:
+        return
+    lines = " - ".join(f"{name} {size:,}" for name, size in rank.booked.items() if size)
+    text = (
+        f"no memory is left for the cache: budget {budget:,} - {lines} = {rank.free:,} bytes on rank {rank.place.rank}"
+    )
+    fewest = -(-sum(one.nbytes for one in at.ranks if one.place.dp == 0) // max(1, budget))
+    works = f"divide a replica among at least {fewest} devices, or lower runtime.max_num_batched_tokens"
+    yield Said("runtime.memory_fraction", at.config.runtime.memory_fraction, text, works)
+
+
+def _margin(at: Situation) -> Iterator[Said]:
+    rank, memory = _limiting(at), at.config.hardware.total_bytes
+    if rank is None or rank.headroom is None or memory is None or not 0 <= rank.headroom < MARGIN * memory:
+        return
+    text = (
+        f"rank {rank.place.rank} has {rank.headroom:,} bytes left with one request of {rank.longest:,} tokens, "
+        f"{rank.headroom / memory:.1%} of the device: an engine's next version may load more"
+    )
+    yield Said("runtime.memory_fraction", at.config.runtime.memory_fraction, text, "keep 2% of the memory free")
+
+
+def _requests(at: Situation) -> Iterator[Said]:
+    rank, seqs = _limiting(at), at.config.runtime.max_num_seqs
+    if rank is None or rank.capacity is None or rank.free is None or rank.free < 0 or rank.capacity.requests >= seqs:
+        return
+    each = rank.cache.nbytes(rank.longest)
+    text = (
+        f"requests of {rank.longest:,} tokens: {rank.free:,} / {each:,} bytes = {rank.capacity.requests} fit, "
+        f"fewer than max_num_seqs={seqs}"
+    )
+    yield Said("runtime.max_num_seqs", seqs, text, f"use {max(1, rank.capacity.requests)}, or shorter requests")
+
+
+def _two_parts(at: Situation) -> Iterator[Said]:
+    rank = _limiting(at)
+    if rank is not None:
+        fixed, growing = rank.cache.fixed, rank.cache.nbytes(rank.longest) - rank.cache.fixed
+        text = (
+            f"a request of {rank.longest:,} tokens takes {fixed:,} bytes fixed + {growing:,} for its tokens on rank "
+            f"{rank.place.rank}: tokens that fit depend on how many requests hold them, one figure per token misleads"
+        )
+        yield Said("runtime.max_model_len", rank.longest, text)
+
+
+def _batched_tokens(at: Situation) -> Iterator[Said]:
+    rank, memory, tokens = _limiting(at), at.config.hardware.total_bytes, at.config.runtime.max_num_batched_tokens
+    if rank is None or memory is None or rank.booked[ACTIVATIONS] < ACTIVATION_SHARE * memory:
+        return
+    text = (
+        f"max_num_batched_tokens={tokens:,} takes an estimated {rank.booked[ACTIVATIONS]:,} bytes of activations "
+        "from the cache, and the start-up profile of an engine may not see all of it"
+    )
+    yield Said("runtime.max_num_batched_tokens", tokens, text, f"try {max(1, tokens // 2):,}")
+
+
+def _message(at: Situation) -> Iterator[Said]:
+    if at.config.parallel.pp > 1:
+        each, streams = message_bytes_per_token(at.config), at.config.model.hc_mult
+        text = f"a stage sends {each:,} bytes per token to the next: {streams} streams, {streams} x the hidden state"
+        yield Said("pp", at.config.parallel.pp, text)
+
+
+def _partition(at: Situation) -> Iterator[Said]:
+    pp, rule = at.config.parallel.pp, at.config.parallel.partition
+    if pp == 1 or rule == "auto":
+        return
+    best = assemble(replace(at.config, parallel=replace(at.config.parallel, partition="auto")))
+    now, then = max(_stage_bytes(at.assembly)), max(_stage_bytes(best))
+    if now > then:
+        stage = _stage_bytes(at.assembly).index(now)
+        text = (
+            f"stage {stage} of {list(at.assembly.partition)} needs {now:,} bytes before activations, the largest of "
+            f"{list(best.partition)} {then:,}"
+        )
+        yield Said("parallel.partition", list(at.assembly.partition), text, "use parallel.partition=auto")
+
+
+def _stage_bytes(assembly: Assembly) -> list[int]:
+    # The first rank of each stage, which holds the most.
+    first = [place for place in assembly.places() if place.dp == place.tp == 0]
+    return [
+        sum(footprint(part, assembly.shards(place)).nbytes for _, part in assembly.stages[place.pp].members)
+        for place in first
+    ]
+
+
+def _explicit(at: Situation) -> Iterator[Said]:
+    if at.config.parallel.pp > 1:
+        layout = ",".join(map(str, at.assembly.partition))
+        yield Said(
+            "parallel.partition",
+            layout,
+            f"the stages hold {layout} layers; engines split differently, and equal layers are not equal caches",
+            "give this list explicitly (vLLM: VLLM_PP_LAYER_PARTITION)",
+        )
+
+
+def _block(at: Situation) -> Iterator[Said]:
+    block, drafts = at.config.model.dspark_block_size, at.config.spec.drafts
+    if at.config.spec.method == "dspark" and block is not None and drafts > block:
+        text = (
+            f"spec.num_speculative_tokens={drafts} is more than dspark_block_size={block}: positions beyond the block "
+            "are hardly ever accepted (13.6% of drafts at 7, 23.8% at 5, measured)"
+        )
+        yield Said("spec.num_speculative_tokens", drafts, text, f"use at most {block}")
+
+
+def _saturation(at: Situation) -> Iterator[Said]:
+    drafts = at.config.spec.drafts
+    if at.config.spec.method == "mtp" and drafts > 3:
+        text = f"MTP gains little beyond 3 drafts (accepted length 2.49 at 3, 2.55 at 5), here {drafts}"
+        yield Said("spec.num_speculative_tokens", drafts, text, "use 3")
+
+
+def _graphs(at: Situation) -> Iterator[Said]:
+    drafts, seqs = at.config.spec.drafts, at.config.runtime.max_num_seqs
+    if drafts:
+        text = (
+            f"captured graphs are counted in tokens: {seqs} requests with {drafts} drafts are "
+            f"{seqs} x {1 + drafts} = {seqs * (1 + drafts)} tokens"
+        )
+        yield Said("runtime.max_num_seqs", seqs, text, f"capture multiples of {1 + drafts}")
+
+
+def _unified(at: Situation) -> Iterator[Said]:
+    device = at.config.hardware.devices.get(at.config.hardware.device)
+    if device is not None and device.unified_memory and at.config.hardware.has_device_memory:
+        text = f"{at.config.hardware.device} shares its memory with the processor: files being read count too"
+        yield Said("hardware.device", at.config.hardware.device, text, "give runtime.other_bytes for the host's part")
+
+
+GENERAL_RULES = (
+    Rule("budget", NOTE, "InferenceX PR #2345, SGLang in InferenceX #2128", _budget),
+    Rule("margin", WARNING, "InferenceX PR #1461, vLLM in PR #679 of local-inference-lab", _margin),
+    Rule("requests", NOTE, "InferenceX PR #2194", _requests),
+    Rule("two-parts", NOTE, "vLLM #51041, TensorRT-LLM PR #14698", _two_parts),
+    Rule("batched-tokens", NOTE, "InferenceX PR #2590, local-inference-lab/vllm PR #679", _batched_tokens),
+    Rule("message", NOTE, "sglang PR #23661", _message),
+    Rule("partition", WARNING, "TensorRT-LLM #3827, llama.cpp PR #24162", _partition),
+    Rule("layout", NOTE, "Megatron-Bridge PR #4131", _explicit),
+    Rule("dspark-block", WARNING, "vLLM PR #41834", _block),
+    Rule("mtp-saturation", NOTE, "InferenceX golden acceptance files", _saturation),
+    Rule("graph-sizes", NOTE, "InferenceX B200 and B300 scripts", _graphs),
+    Rule("unified-memory", NOTE, "unsloth PR #10283", _unified),
+)
+"""The registration of a rule of arithmetic: one entry."""

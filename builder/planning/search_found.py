@@ -1,0 +1,169 @@
+"""One configuration of a search, measured: what it holds, what is missing, and the overrides that make it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from builder.planning.capacity import Capacity, budget_bytes, capacity
+from builder.planning.search_sizes import Shape, Sizes, StageSize
+from builder.schema.config import BuildConfig
+
+MOST_FRACTION = 10_000
+"""memory_fraction is looked for in steps of 1 / this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A measured configuration.
+
+    needed: bytes of each stage's largest rank before any request; short: bytes that the worst rank lacks for the
+    requests asked for (0 or less: they fit); held: of the rank that has least, and of one replica; None if it is short.
+    """
+
+    config: BuildConfig
+    shape: Shape
+    needed: tuple[int, ...]
+    budget: int
+    limiting_stage: int
+    each: int
+    short: int
+    held: Capacity | None
+
+    @property
+    def fits(self) -> bool:
+        """What is asked for fits."""
+        return self.short <= 0
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.config.parallel.world_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens held by all replicas, in max_num_seqs equal requests each."""
+        return self.held.tokens * self.config.parallel.dp if self.held else 0
+
+    @property
+    def requests(self) -> int:
+        """Requests of max_model_len held by all replicas."""
+        return self.held.requests * self.config.parallel.dp if self.held else 0
+
+    @property
+    def longest_request(self) -> int:
+        """The longest single request."""
+        return self.held.longest_request if self.held else 0
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the limiting rank, before any request."""
+        return self.budget - self.needed[self.limiting_stage]
+
+    def row(self) -> dict[str, Any]:
+        """As the report has it."""
+        config = self.config
+        parallel, runtime = config.parallel, config.runtime
+        axes = {axis: getattr(parallel, axis) for axis in ("pp", "tp", "ep", "dp", "shared_expert")}
+        return {
+            "device": config.hardware.device,
+            "vendor": config.hardware.vendor,
+            "devices": self.devices,
+            **axes,
+            "partition": list(self.shape.partition),
+            "spec": {"method": config.spec.method, "num_speculative_tokens": config.spec.drafts},
+            "cache": config.cache.layout,
+            "max_num_batched_tokens": runtime.max_num_batched_tokens,
+            "max_num_seqs": runtime.max_num_seqs,
+            "max_model_len": runtime.max_model_len,
+            "memory_fraction": runtime.memory_fraction,
+            "fits": self.fits,
+            "limiting_rank": self.limiting_stage * parallel.dp * parallel.tp,
+            "bytes": max(self.needed),
+            "free_bytes": self.free_bytes,
+            "headroom_bytes": -self.short,
+            "tokens": self.tokens,
+            "requests": self.requests,
+            "longest_request": self.longest_request,
+            "overrides": overrides(config),
+        }
+
+
+def measure(config: BuildConfig, sizes: Sizes, requests: int | None) -> Found:
+    """requests: how many of max_model_len all replicas together must hold; None: one each."""
+    shape, (between, at_end) = sizes.shape(config), sizes.step(config)
+    last = len(shape.stages) - 1
+    needed = tuple(stage.nbytes + (at_end if at == last else between) for at, stage in enumerate(shape.stages))
+    budget = budget_bytes(config)
+    assert budget is not None, "a search looks at devices with memory"
+    length, each = config.runtime.max_model_len, requests_each(config, requests)
+    caches = [stage.cost.nbytes(length) for stage in shape.stages]
+    room = [budget - need - cache for need, cache in zip(needed, caches, strict=True)]
+    limiting = min(range(len(room)), key=room.__getitem__)
+    short = max(need + cache * each - budget for need, cache in zip(needed, caches, strict=True))
+    held = None if short > 0 else _held(config, shape.stages, [budget - need for need in needed])
+    return Found(config, shape, needed, budget, limiting, each, short, held)
+
+
+def requests_each(config: BuildConfig, requests: int | None) -> int:
+    """Requests that one replica must hold: dp divides them."""
+    return -(-requests // config.parallel.dp) if requests else 1
+
+
+def _held(config: BuildConfig, stages: Sequence[StageSize], free: Sequence[int]) -> Capacity:
+    # The least of every rank. A stage with no less free and no dearer cache than another cannot be the least.
+    found = [capacity(config, stage.cost, room) for stage, room in _least(stages, free)]
+    return Capacity(
+        min(one.longest_request for one in found),
+        min(one.tokens for one in found),
+        min(one.requests for one in found),
+    )
+
+
+def _least(stages: Sequence[StageSize], free: Sequence[int]) -> Iterator[tuple[StageSize, int]]:
+    worst: dict[Any, tuple[StageSize, int]] = {}
+    for stage, room in zip(stages, free, strict=True):
+        key = stage.cost
+        if key not in worst or room < worst[key][1]:
+            worst[key] = stage, room
+    kept = list(worst.values())
+    for stage, room in kept:
+        if not any(other is not stage and _dearer(other, left, stage, room) for other, left in kept):
+            yield stage, room
+
+
+def _dearer(other: StageSize, left: int, stage: StageSize, room: int) -> bool:
+    slopes = dict(other.cost.slopes)
+    return (
+        left <= room
+        and other.cost.fixed >= stage.cost.fixed
+        and all(slopes.get(ratio, 0) >= size for ratio, size in stage.cost.slopes)
+    )
+
+
+def with_least_fraction(config: BuildConfig, sizes: Sizes, requests: int | None) -> BuildConfig | None:
+    """The configuration with the smallest memory_fraction that holds the requests; None: not even all of it does."""
+    whole = replace(config, runtime=replace(config.runtime, memory_fraction=1.0))
+    found, memory = measure(whole, sizes, requests), config.hardware.total_bytes
+    assert memory is not None, "a search looks at devices with memory"
+    needed = found.budget + found.short + config.runtime.reserve_bytes
+    steps = math.ceil(needed * MOST_FRACTION / memory)
+    while steps <= MOST_FRACTION and math.floor(steps / MOST_FRACTION * memory) < needed:
+        steps += 1
+    if found.short > 0 or steps > MOST_FRACTION:
+        return None
+    return replace(config, runtime=replace(config.runtime, memory_fraction=steps / MOST_FRACTION))
+
+
+def overrides(config: BuildConfig) -> list[str]:
+    """What to put on a command line, beside what the search had there, to plan this configuration."""
+    parallel, spec, runtime = config.parallel, config.spec, config.runtime
+    words = [f"hardware={config.hardware.vendor}", f"hardware.device={config.hardware.device}"]
+    words += [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp", "ep", "dp")]
+    words += [f"parallel.shared_expert={parallel.shared_expert}", f"spec={spec.method}"]
+    words += [f"spec.num_speculative_tokens={spec.drafts}"] if spec.drafts else []
+    words.append(f"cache={config.cache.layout}")
+    names = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "memory_fraction")
+    return words + [f"runtime.{name}={getattr(runtime, name)}" for name in names]

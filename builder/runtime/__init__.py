@@ -1,0 +1,1 @@
+"""What runs: caches, steps, generation, verification."""

@@ -1,0 +1,1 @@
+"""Drafters: each proposes tokens for requests, and hears what the target made of them."""
