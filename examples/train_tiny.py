@@ -59,7 +59,7 @@ _HELD_OUT = 20
 """One file in this many, by the hash of its name, is never trained on."""
 
 
-def library_files() -> Iterator[tuple[str, bytes]]:
+def stdlib_files() -> Iterator[tuple[str, bytes]]:
     """The standard library's own source: name and content, in the order of the names."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     candidates = (Path(sys.base_prefix) / "lib" / version, Path(sys.base_prefix) / "Lib")
@@ -493,7 +493,7 @@ def train(rank: int, run: Run, meeting: str) -> None:
     initialise(stage, run.seed)
     if run.compiled:
         fuse_mixes(stage)
-    files = list(library_files())
+    files = list(stdlib_files())
     text = Text([content for name, content in files if not is_held_out(name)])
     held = [content for name, content in files if is_held_out(name)]
     watched = pieces(held, run.window, 16)

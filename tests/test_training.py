@@ -221,7 +221,7 @@ def test_the_bias_moves_towards_idle_experts(script: ModuleType) -> None:
 
 
 def test_the_text_is_the_same_every_time(script: ModuleType) -> None:
-    names = [name for name, _ in script.library_files()]
+    names = [name for name, _ in script.stdlib_files()]
     assert names == sorted(names)
     assert {"os.py", "json/decoder.py"} <= set(names)
     assert not any("test" in name.split("/") for name in names)
@@ -309,7 +309,7 @@ def test_the_shipped_weights_have_learned(script: ModuleType) -> None:
     """Files that were never trained on: far better than a uniform guess, and drafts that are often right."""
     _, stage = script.trainable_model()
     fill(stage, script)
-    held = [content for name, content in script.library_files() if script.is_held_out(name)]
+    held = [content for name, content in script.stdlib_files() if script.is_held_out(name)]
     measured = cast("dict[str, float]", script.evaluate(stage, script.pieces(held, 259, 12)))
     assert measured["main"] < 3
     assert measured["draft_1"] < 4
