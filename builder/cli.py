@@ -9,12 +9,14 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.cli_flags import Flags, read_flags
+from builder.cli_ranks import as_launched
 from builder.errors import BuilderError, ConfigError, Problem
-from builder.paths import conf_dir
+from builder.paths import conf_dir, set_user_folders
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,9 +29,14 @@ REFUSED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return _guarded(lambda: as_launched(lambda: _guarded(lambda: _run(arguments))))
+
+
+def _guarded(run: Callable[[], int]) -> int:
     try:
         _prepare_output()
-        code = _run(sys.argv[1:] if argv is None else argv)
+        code = run()
         sys.stdout.flush()
         return code
     except BuilderError as error:
@@ -89,6 +96,7 @@ def _composer(flags: Flags) -> Composer:
     found = find_primary(conf_dir(), flags.config_path, flags.config_name, flags.config_dir)
     search, flags.overrides = take_search_path(flags.overrides)
     folders = [*([flags.config_dir] if flags.config_dir else []), *search]
+    set_user_folders([*folders, *([found.parent] if found else [])])
     if found is None and not folders:
         return shared_composer()
     return Composer(folders, read_primary(found) if found else None)

@@ -42,3 +42,7 @@ class ConfigError(BuilderError, ValueError):
 
 class CheckpointError(BuilderError):
     """A checkpoint folder cannot be used: names the file, the tensor, expected against found."""
+
+
+class RankError(BuilderError):
+    """Ranks could not start, or one of them ended early: says which, and why."""

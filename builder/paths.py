@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -14,6 +15,23 @@ def conf_dir() -> Path:
         if (folder / "config.yaml").is_file():
             return folder
     raise RuntimeError(f"the conf/ folder is missing: looked in {candidates[0]} and {candidates[1]}; reinstall builder")
+
+
+_user_folders: list[Path] = []
+
+
+def set_user_folders(folders: Iterable[str | Path]) -> None:
+    """The folders of ``--config-dir`` and the like, for what reads options beside the composed ones (a search)."""
+    _user_folders[:] = [Path(folder).absolute() for folder in folders]
+
+
+def option_files(group: str) -> dict[str, Path]:
+    """Every option of a group with its file: the package's own, then those that the user's folders add."""
+    found: dict[str, Path] = {}
+    for folder in (conf_dir(), *_user_folders):
+        for path in sorted((folder / group).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
 
 
 def assets_dir() -> Path:

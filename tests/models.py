@@ -51,6 +51,15 @@ def fill_randomly(name: str, tensor: Tensor, random: torch.Generator, experts: i
         tensor.copy_(torch.randn(tensor.shape, generator=random) * wide)
 
 
+def share_target_weights(model: Model, plain: Model) -> None:
+    """Random weights are drawn in order of names: copy the target's, so that both are one model."""
+    wanted = dict(plain.stage.named_parameters()) | dict(plain.stage.named_buffers())
+    with torch.no_grad():
+        for name, tensor in (*model.stage.named_parameters(), *model.stage.named_buffers()):
+            if name in wanted:
+                tensor.copy_(wanted[name])
+
+
 def run(stage: Stage, cache: Cache, tokens: Iterable[list[int]], slots: Iterable[int]) -> Tensor:
     """Logits of the next tokens of some requests: [tokens of all, vocabulary]."""
     with torch.inference_mode():

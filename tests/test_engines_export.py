@@ -60,12 +60,13 @@ def test_people_see_a_command_that_a_shell_takes(run: Run, monkeypatch: pytest.M
     [
         (
             "tp=4 ep=2",
-            "ep=2 becomes 4: vLLM's expert group is always all dp·tp ranks (vLLM 0.33.0, expert parallel)",
+            "vLLM: ep=2 becomes 4: the expert group is always all dp·tp ranks; plan with ep=4 "
+            "(vLLM 0.33.0, expert layers)",
         ),
         (
             "tp=4 dp=2",
-            "ep=1 with dp=2: vLLM cuts every expert over all dp·tp = 8 ranks, builder keeps a copy in each replica; "
-            "for copies start one server per replica (vLLM 0.33.0, expert layers)",
+            "vLLM: ep=1 with dp=2: every expert is cut over all dp·tp = 8 ranks, builder keeps a copy in each replica; "
+            "for copies start one server per replica; for one server plan with ep=8 (vLLM 0.33.0, expert layers)",
         ),
         (
             "tp=8 parallel.shared_expert=replicated",
@@ -178,8 +179,9 @@ def test_what_sglang_does_otherwise_is_said(run: Run, line: str, warning: str) -
         ),
         (
             "model=v4_flash tp=4 dp=3 ep=4",
-            "ep=4: vLLM's expert group is all dp·tp = 12 ranks, and 256 experts do not divide by 12 "
-            "(vLLM issue 52435); use another dp or tp, or 8 redundant experts in vLLM",
+            "ep=4: the expert group is all dp·tp = 12 ranks, and 256 experts do not divide by 12 "
+            "(n_physical_experts=256 must be divisible by ep_size=12) (vLLM #52435); use another dp or tp, or 8 "
+            "redundant experts: 264 = 12 x 22",
         ),
         (
             "model=tiny",

@@ -13,6 +13,25 @@ from builder.engines.importing import import_command
 from builder.errors import ConfigError
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "VLLM_PP_LAYER_PARTITION=a,b vllm serve x -pp 2",
+            "VLLM_PP_LAYER_PARTITION=a,b: is no list of layer counts; write 16,15,15,15",
+        ),
+        ("vllm serve x --attention-config '[1]'", "--attention-config=[1]: holds no JSON object; write '{…}'"),
+        (
+            """vllm serve x --speculative-config '{"method": "mtp", "num_speculative_tokens": -1}'""",
+            "num_speculative_tokens=-1: is no number of drafts; use at least 1",
+        ),
+    ],
+)
+def test_what_no_engine_would_take_is_refused(run: Run, command: str, message: str) -> None:
+    result = run("task=import", f"command={command}")
+    assert (result.code, result.out, result.err) == (2, "", f"builder: {message}\n")
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_published_recipe(name: str) -> None:
     command, expected = RECIPES[name]

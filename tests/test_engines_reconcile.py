@@ -77,7 +77,32 @@ def test_sglang_with_a_drafter(run: Run) -> None:
     assert term["drafter"]["log"] == round(1.76 * GIB)
     assert (term["weights"]["agrees"], term["drafter"]["agrees"]) == (True, True)
     assert term["tokens"]["log"] == 13_107_200
+    assert abs(term["tokens"]["percent"]) < 10
     assert term["graph memory"]["log"] == round(2.1 * GIB)
+
+
+def test_the_pools_of_sglang_are_compared_one_by_one(run: Run) -> None:
+    # The log's figures are what SGLang 0.5.23 makes of its formulas for these tokens and 256 running requests.
+    _, term, document = terms(run, "sglang_pro_b300.txt", "tp=8", "spec=mtp", "runtime.max_model_len=1048576")
+    for name in ("bytes of a token", "open HCA rows", "window rows", "CSA entries", "HCA entries"):
+        assert abs(term[name]["percent"]) < 0.1, name
+    assert term["window rows"]["plan"] == 1_310_720
+    assert term["memory of all pools"]["log"] == round(145.22 * GIB)
+    assert document["unmatched_lines"] == []
+
+
+def test_where_there_are_no_such_pools_none_are_planned(run: Run) -> None:
+    line = ("tp=8", "spec=mtp", "hardware=amd", "runtime.max_model_len=1048576")
+    _, term, _ = terms(run, "sglang_pro_b300.txt", *line)
+    assert (term["tokens"]["plan"], term["bytes of a token"]["plan"], term["open HCA rows"]["plan"]) == (None,) * 3
+
+
+def test_a_named_engine_reserves_for_a_request(run: Run) -> None:
+    line = (*H20, "runtime.max_model_len=912128")
+    _, ours, _ = terms(run, "vllm_flash_h20.txt", *line)
+    _, theirs, _ = terms(run, "vllm_flash_h20.txt", *line, "plan.engine=vllm")
+    name = "one request of 912,128 tokens"
+    assert theirs[name]["plan"] == 10_245 * 1_002_240 > ours[name]["plan"]
 
 
 def test_a_drafter_that_the_configuration_lacks(run: Run) -> None:
@@ -177,6 +202,7 @@ def test_every_line_format(line: str, figures: dict[str, float]) -> None:
             "nope.txt",
             "cannot be read (no such file or directory); give the start-up log of vLLM or SGLang as a text file",
         ),
+        ("/dev/null", "is a device or a pipe, no file; give the start-up log of vLLM or SGLang as a text file"),
         (".", "cannot be read (is a directory); give the start-up log of vLLM or SGLang as a text file"),
     ],
 )
@@ -184,6 +210,38 @@ def test_a_log_that_is_none(run: Run, tmp_path: Path, name: str, message: str) -
     (tmp_path / "nothing.txt").write_text("hello\n")
     result = run("task=reconcile", f"log={name}")
     assert (result.code, result.out, result.err) == (2, "", f"builder: log={name}: {message}\n")
+
+
+def test_a_log_too_large_is_refused_before_it_is_read(run: Run) -> None:
+    with Path("large.log").open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    message = "log=large.log: is larger than 256 MiB; give its start-up part only"
+    assert run("task=reconcile", "log=large.log").err == f"builder: {message}\n"
+
+
+def test_a_log_full_of_lines_about_memory_is_read_in_time(run: Run) -> None:
+    # A server that logged for weeks: the figures are found, and of what is not read the first lines are listed.
+    noise = "INFO 08-07 21:32:22 [x.py:1] some request used 12.5 GiB of the KV cache, #tokens 5\n"
+    start = "Model loading took 74.85 GiB memory and 81.2 seconds\n"
+    Path("weeks.log").write_text(noise * 50_000 + start, encoding="utf-8")
+    result = run("task=reconcile", "log=weeks.log", *H20, "output=json")
+    assert result.code == 0
+    assert len(result.document["unmatched_lines"]) == 101
+    assert result.document["unmatched_lines"][-1] == "and 49,900 lines more"
+
+
+def test_a_stage_that_the_configuration_lacks_is_a_no(run: Run) -> None:
+    Path("pp.log").write_text(
+        "[2026-08-21 TP0 PP3] Load weight end. elapsed=1 s, type=A, avail mem=9 GB, mem usage=2 GB\n"
+    )
+    result = run("task=reconcile", "log=pp.log", "output=json")
+    term = next(term for term in result.document["terms"] if term["term"] == "stages")
+    assert (result.code, term["plan"], term["log"], term["explanation"]) == (
+        1,
+        1,
+        4,
+        "the log is of 4 pipeline stages: add pp=4",
+    )
 
 
 def test_reconcile_needs_a_log_and_draws_nothing(run: Run) -> None:

@@ -95,11 +95,15 @@ REFUSALS = [
         "hardware.device=custom: a custom device needs its memory in bytes; add hardware.memory_bytes=N",
     ),
     # sharding
-    ("model=v4_flash tp=16", "tp=16: o_groups=8 does not divide by 16; use tp=8"),
+    (
+        "model=v4_flash tp=16",
+        "tp=16: o_groups=8 does not divide by 16; use tp=8 (vLLM 0.33.0 and "
+        "SGLang 0.5.23 take 8 // 16 = 0 groups unasked)",
+    ),
     (
         "tp=16",
         "tp=16: the shared expert's moe_intermediate_size 3072 / 16 = 192 is no multiple of 128, one block of scales; "
-        "use tp=8 or parallel.shared_expert=replicated",
+        "use tp=8 or parallel.shared_expert=replicated (seen in vLLM #40955 and sglang #23602)",
     ),
     # speculative decoding
     ("spec=none spec.num_speculative_tokens=3", f"spec.num_speculative_tokens=3: spec=none has no such key; {METHODS}"),

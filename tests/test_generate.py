@@ -124,7 +124,6 @@ def test_the_command_prints_one_document(run: Run) -> None:
             "prompt_ids[0]: 2 tokens and 1023 new ones are more than runtime.max_model_len=1024; "
             "use generate.max_new_tokens of 1022 or less",
         ),
-        (["prompt_ids=[1]", "pp=2"], "pp·dp·tp=2: task=generate runs in one process in this version; "),
     ],
 )
 def test_refusals(run: Run, arguments: list[str], message: str) -> None:

@@ -119,6 +119,29 @@ def test_a_page_is_complete_in_itself(run: Run, line: str, pictures_inside: int,
         assert word in text
 
 
+def test_where_nothing_fits_the_nearest_is_shown(run: Run) -> None:
+    line = ("task=search", "search.devices=[rtx_5090]", "search.gpus=4")
+    assert run(*line, "report.html=page.html", "report.plot=memory", "out=o").code == 1
+    text = Path("page.html").read_text(encoding="utf-8")
+    assert "The nearest" in text
+    assert "Nothing fits. The nearest lacks" in text
+    assert "<svg" in text
+    assert Path("o/memory.png").read_bytes().startswith(PNG)
+    # No legal plan at all: there is nothing near.
+    assert run(*line, "search.spec=[dspark]", "report.html=none.html").code == 1
+    assert Page(Path("none.html").read_text(encoding="utf-8")).open == []
+
+
+def test_the_memory_picture_tells_engine_lines_apart() -> None:
+    from builder.planning.pictures_style import COLOURS, HATCHES
+
+    looks = [(COLOURS[name], HATCHES.get(name)) for name in COLOURS]
+    assert len(set(looks)) == len(looks)
+    line = ["task=plan", "hardware=amd", "tp=8", "plan.engine=vllm"]
+    figure = pictures.plan_figure("memory", builder.plan(builder.compose(line)))
+    assert "plan.engine=vllm" in figure.axes[0].get_title(loc="left")
+
+
 def test_a_front_is_what_no_other_beats() -> None:
     points = [{"group": "a", "devices": n, "tokens": t} for n, t in ((1, 5), (2, 4), (2, 9), (4, 9), (8, 10))]
     marked = mark_front([*points, {"group": "b", "devices": 8, "tokens": 1}])

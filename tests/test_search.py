@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import Run
 
 import builder
@@ -47,9 +49,20 @@ def assert_as_planned(row: dict[str, Any], *given: str) -> None:
     )
 
 
-@pytest.mark.parametrize("model", ["v4_flash", "v4_pro", "v4_pro_0813"])
-def test_a_row_has_the_figures_of_its_plan(model: str) -> None:
-    given = (f"model={model}", "runtime.reserve_bytes=1073741824")
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        ("v4_flash", "builder"),
+        ("v4_pro", "builder"),
+        ("v4_pro_0813", "builder"),
+        ("v4_flash", "vllm"),
+        ("v4_flash", "sglang"),
+        ("v4_flash", "atom"),
+        ("v4_pro", "vllm"),
+    ],
+)
+def test_a_row_has_the_figures_of_its_plan(model: str, engine: str) -> None:
+    given = (f"model={model}", f"plan.engine={engine}", "runtime.reserve_bytes=1073741824")
     found = searched(*given, "search.gpus=8", *WIDE).found
     assert len(found) > 200
     for one in random.Random(model).sample(found, 6):
@@ -202,8 +215,6 @@ REFUSALS = [
      "use at most 1048576"),
     ("search.ask=context search.max_model_len=4096", "search.max_model_len=4096: search.ask=context looks for the "
      "length itself; leave it out"),
-    ("plan.engine=vllm", "plan.engine=vllm: a search counts builder's own terms; leave it at builder, and plan the "
-     "deployments that are found with it"),
     ("search.gpus=4096 search.cache=[all] search.spec=[all] search.max_num_seqs=[1,2,3,4,5,6,7,8,9,10]",
      "task=search: asks for 898,470 plans, above 200,000; give shorter lists, or a lower search.gpus"),
     ("search.devices=[h9000]", "search.devices=h9000: no vendor has such a device; did you mean h200? use one of "),
@@ -231,6 +242,45 @@ def test_illegal_plans_are_counted_with_their_reason(run: Run) -> None:
     assert any(reason.startswith("spec=dspark: v4_pro holds no DSpark stages") for reason in reasons), reasons
     assert any(reason.startswith("tp=16: the shared expert's") for reason in reasons)
     assert result.document["nearest"] is not None or result.document["legal"] == 0
+
+
+def test_a_named_engines_refusals_are_counted() -> None:
+    line = ("model=v4_flash", "search.devices=[a100_80gb,h200]", "search.gpus=8", "search.spec=[none,mtp]")
+    search = searched(*line, "search.pp=[1,2]", "plan.engine=vllm")
+    assert search.looked_at == search.legal + search.refused.total()
+    reasons = {reason.partition(":")[0] for reason in search.refused}
+    assert {"hardware.device=a100_80gb", "pp=2"} <= reasons
+    assert {one.config.hardware.device for one in search.found} == {"h200"}
+    assert not [one for one in search.found if one.config.parallel.pp > 1 and one.config.spec.method == "mtp"]
+    assert searched(*line, "search.pp=[1,2]").legal > search.legal
+
+
+def test_devices_and_methods_of_the_users(run: Run) -> None:
+    own = Path("mine")
+    (own / "hardware").mkdir(parents=True)
+    (own / "spec").mkdir()
+    device = {"memory_bytes": 400_000_000_000, "arch": "sm_100", "fp8": "e4m3fn", "native_fp4": True, "source": "ours"}
+    option = {"vendor": "nvidia", "device": "big", "memory_bytes": None, "offload": "none", "devices": {"big": device}}
+    (own / "hardware" / "lab.yaml").write_text(yaml.safe_dump(option))
+    (own / "spec" / "mtp5.yaml").write_text("method: mtp\nnum_speculative_tokens: 5\nstash: true\n")
+    line = ("--config-dir", "mine", "task=search", "search.devices=[big,h200]", "search.gpus=8", "output=json")
+    document = run(*line, "search.spec=[none,mtp5]", "search.top=1000").document
+    rows = document["best"]
+    assert {row["device"] for row in rows} == {"big", "h200"}
+    assert {row["spec"]["num_speculative_tokens"] for row in rows} == {0, 5}
+    words = next(row["overrides"] for row in rows if row["device"] == "big" and row["spec"]["method"] == "mtp")
+    assert {"hardware=lab", "hardware.device=big", "spec=mtp", "spec.num_speculative_tokens=5"} <= set(words)
+    assert run("--config-dir", "mine", "task=plan", *words).code == 0
+    # Without the folder there is no such device, and a broken file says so.
+    assert "search.devices=big: no vendor has such a device" in run("task=search", "search.devices=[big]").err
+    (own / "hardware" / "bad.yaml").write_text("vendor: nvidia\n")
+    assert "bad.yaml has no devices to search" in run(*line).err
+
+
+def test_more_plans_than_can_be_looked_at_are_not_written_down(run: Run) -> None:
+    result = run("task=search", "search.gpus=65536", f"search.dp={list(range(1, 400))}".replace(" ", ""))
+    words = "task=search: asks for more plans than the limit, 200,000; give shorter lists, or a lower search.gpus"
+    assert (result.code, result.err) == (2, f"builder: {words}\n")
 
 
 def test_it_is_fast() -> None:

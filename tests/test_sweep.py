@@ -205,3 +205,38 @@ def test_the_same_table_under_every_launcher(tmp_path: Path, launcher: str, modu
     assert [row["status"] for row in rows] == ["fits", "fits", "refused", "refused"]
     assert table(f"hydra/launcher={launcher}") == rows
     assert not list(tmp_path.iterdir())
+
+
+FLASH = Path(__file__).parent / "data" / "checkpoints" / "tiny-flash"
+RUNS = ("-m", "task=generate", f"checkpoint={FLASH}", "hardware=cpu", "prompt_ids=[1,2,3]", "output=json")
+
+
+def test_tasks_that_compute_are_rows_too(run: Run) -> None:
+    rows = run(*RUNS, "generate.max_new_tokens=6", "spec=ngram", "spec.num_speculative_tokens=1,3,0").document
+    assert [row["status"] for row in rows] == ["done", "done", "refused"]
+    assert all(row["tokens_per_second"] > 0 and 1 <= row["steps"] <= 6 for row in rows[:2])
+    (row,) = run("-m", "task=verify", f"checkpoint={FLASH}", "verify.tolerance=1e-12", "output=json").document
+    assert (row["status"], row["reason"]) == ("no", None)
+    assert 1e-12 < row["largest_difference"] < 1e-4
+    (row,) = run("-m", "task=bench", "bench.what=stash", "output=json").document
+    assert row["reason"] == "bench.what=stash: makes no row of a sweep; use bench.what=forward"
+
+
+def test_a_row_whose_ranks_end_early_is_not_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from builder.errors import RankError
+    from builder.runtime import tasks as computing
+
+    original = computing.compute
+
+    def dying(config: Any) -> Any:
+        if config.parallel.pp == 2:
+            raise RankError("rank 1 was killed by signal 9 (SIGKILL); the others were stopped")
+        return original(config)
+
+    monkeypatch.setattr(computing, "compute", dying)
+    result = run(*RUNS, "generate.max_new_tokens=2", "pp=2,1")
+    assert result.code == 1
+    assert [(row["status"], row["reason"]) for row in result.document] == [
+        ("failed", "rank 1 was killed by signal 9 (SIGKILL); the others were stopped"),
+        ("done", None),
+    ]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from builder.components.base.spec import Axis, Split, Tensor, walk
+from builder.components.base.spec import Axis, ComponentSpec, Split, Tensor, walk
 from builder.components.stage.spec import StageSpec
 from builder.errors import Problem
 from builder.schema.config import BuildConfig
@@ -59,6 +59,12 @@ def local_ranges(tensor: Tensor, shards: Shards) -> tuple[tuple[int, int], ...]:
         size = tensor.shape[split.dim]
         ranges[split.dim] = min(index * share, size), min((index + 1) * share, size)
     return tuple(ranges)
+
+
+def cut_axes(spec: ComponentSpec, shards: Shards) -> set[Axis]:
+    """What a rank has only a share of, in a part and all that is in it."""
+    splits = {split for one in walk(spec) for split in one.tensor.splits}
+    return {split.axis for split in splits if shards.ways(split)[0] > 1}
 
 
 def local_shape(tensor: Tensor, shards: Shards) -> tuple[int, ...]:
@@ -127,10 +133,20 @@ def problems(config: BuildConfig, rules: Iterable[_Rule]) -> Iterator[Problem]:
     rules = list(rules)
     parallel = config.parallel
     shards = shards_of(parallel, 0, 0)
-    faults = sorted({(rule.split.axis is Axis.EXPERTS, fault) for rule in rules if (fault := rule.fault(shards))})
-    for by_ep, fault in faults:
+    faults = {(fault, rule.split) for rule in rules if (fault := rule.fault(shards))}
+    found = sorted({(split.axis is Axis.EXPERTS, fault, _seen(split, parallel.tp)) for fault, split in faults})
+    for by_ep, fault, seen in found:
         key, value = ("ep", parallel.ep) if by_ep else ("tp", parallel.tp)
-        yield Problem(key, value, fault, _works(rules, parallel, key))
+        yield Problem(key, value, fault, _works(rules, parallel, key) + seen)
+
+
+def _seen(split: Split, tp: int) -> str:
+    """Where engines met the same arithmetic."""
+    if split.axis is Axis.SHARED_INNER:
+        return " (seen in vLLM #40955 and sglang #23602)"
+    if split.key == "o_groups" and split.count % tp:
+        return f" (vLLM 0.33.0 and SGLang 0.5.23 take {split.count} // {tp} = {split.count // tp} groups unasked)"
+    return ""
 
 
 def _works(rules: list[_Rule], parallel: ParallelConfig, key: str) -> str:

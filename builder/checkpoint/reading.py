@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,16 +61,18 @@ def load(
     *,
     own_folder: str | Path | None = None,
     device: str | torch.device = "cpu",
+    progress: Callable[[int], Progress] = Progress,
 ) -> LoadReport:
     """Fill a stage from a checkpoint folder, whose layout is recognised. Raises CheckpointError and leaves no half.
 
     own_folder: the files of a draft model or EAGLE head of its own. device: where a stage built on ``meta`` goes.
+    progress: makes what is told how many of so many bytes are there.
     """
     plan = plan_load(stage, folder, own_folder)
     filled: dict[str, torch.Tensor] = {}
     try:
-        with torch.no_grad(), Progress(plan.nbytes) as progress:
-            filled.update(read(stage, plan, torch.device(device), progress))
+        with torch.no_grad(), progress(plan.nbytes) as told:
+            filled.update(read(stage, plan, torch.device(device), told))
     except BaseException:
         filled.clear()
         _unload(stage)

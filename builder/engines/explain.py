@@ -63,7 +63,7 @@ def concurrency(length: int) -> str:
 def request(length: int, planned: int, logged: float) -> str:
     """The cache of one request."""
     if abs(logged / planned - 1) <= 0.05:
-        return f"entries of {length:,} tokens, and the fixed part of a request"
+        return f"what a request of {length:,} tokens takes, its fixed part included"
     if logged > planned:
         return (
             "vLLM reserves more for a request than its entries: whole blocks, pages of one size for all groups, and "
@@ -80,8 +80,8 @@ def tokens(engine: str, length: int) -> str:
             "hold fewer tokens (vLLM issue 51041)"
         )
     return (
-        "slots of SGLang's full pool, the window pool a fixed share of it (--swa-full-tokens-ratio); the plan's are "
-        "those of max_num_seqs equal requests"
+        "slots of SGLang's full pool, each with its share of the window pool (--swa-full-tokens-ratio 0.1); the plan's "
+        "are by the same formulas, with its own share of the memory"
     )
 
 

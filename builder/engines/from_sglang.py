@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builder.engines.found import Found
-from builder.engines.reading import Read, fraction, number
+from builder.engines.reading import Read, fraction, layers_of, number
 from builder.engines.to_sglang import PARTITION, SHARED_EXPERT
 
 DEFAULT_MAX_RUNNING_REQUESTS = 256
@@ -63,7 +63,7 @@ def _parallel(command: Read, found: Found) -> int:
         found.add("parallel.shared_expert", "replicated")
     partition = command.environment.get(PARTITION)
     if partition is not None and pp > 1:
-        found.add("parallel.partition", f"[{partition.replace(' ', '')}]")
+        found.add("parallel.partition", layers_of(partition, PARTITION))
     elif pp > 1:
         found.notes.append(f"without {PARTITION} SGLang cuts the layers its own way; parallel.partition= fixes a list")
     return inner

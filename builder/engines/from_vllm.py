@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from builder.engines.found import Found
-from builder.engines.reading import Read, fraction, number
+from builder.engines.reading import Read, fraction, layers_of, number
 from builder.engines.to_vllm import INDEXER, PARTITION
 from builder.errors import ConfigError, Problem
 
@@ -39,7 +39,7 @@ def _parallel(command: Read, found: Found) -> None:
         )
     partition = command.environment.get(PARTITION)
     if partition is not None and pp > 1:
-        found.add("parallel.partition", f"[{partition.replace(' ', '')}]")
+        found.add("parallel.partition", layers_of(partition, PARTITION))
     elif pp > 1:
         found.notes.append(f"without {PARTITION} vLLM cuts the layers its own way; parallel.partition= fixes a list")
 
@@ -47,7 +47,9 @@ def _parallel(command: Read, found: Found) -> None:
 def _memory(command: Read, found: Found) -> None:
     layout = str(command.take("kv-cache-dtype", "auto"))
     attention = command.take("attention-config", {})
-    fp4 = _fp4_indexer(command, cast("dict[str, Any]", attention) if isinstance(attention, dict) else {}, found)
+    if not isinstance(attention, dict):
+        raise ConfigError([Problem("--attention-config", attention, "holds no JSON object", "write '{…}'")])
+    fp4 = _fp4_indexer(command, cast("dict[str, Any]", attention), found)
     if layout in ("bfloat16", "float16"):
         found.choose("cache", "plain")
     elif layout in ("auto", "fp8", "fp8_e4m3", "fp8_ds_mla"):
@@ -70,6 +72,10 @@ def _memory(command: Read, found: Found) -> None:
     fixed = command.flags.get("kv-cache-memory-bytes")
     if fixed is not None:
         found.warnings.append(f"--kv-cache-memory-bytes {fixed} fixes the cache in vLLM; builder plans by the fraction")
+    _formats(command, found)
+
+
+def _formats(command: Read, found: Found) -> None:
     dtype = str(command.take("dtype", "auto"))
     if dtype not in _DTYPES:
         found.warnings.append(f"--dtype {dtype} has no dtype in builder: bfloat16 is taken")
@@ -130,6 +136,8 @@ def _speculation(command: Read, found: Found) -> None:
     else:
         found.warnings.append(f"speculative method {method} is not in builder: spec=none is planned")
         return
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+        raise ConfigError([Problem("num_speculative_tokens", tokens, "is no number of drafts", "use at least 1")])
     if tokens is not None:
         found.add("spec.num_speculative_tokens", tokens)
     for theirs, ours in (("prompt_lookup_max", "max_ngram"), ("prompt_lookup_min", "min_ngram")):
@@ -137,6 +145,13 @@ def _speculation(command: Read, found: Found) -> None:
             found.add(f"spec.{ours}", settings[theirs])
     if method == "draft_model":
         _draft(found, own)
+    _without_bytes(settings, found)
+
+
+def _without_bytes(settings: dict[str, Any], found: Found) -> None:
+    # What changes no byte of a plan.
+    if settings.get("use_local_argmax_reduction"):
+        found.warnings.append("use_local_argmax_reduction fails at the start with a DeepSeek-V4 draft (vLLM #57568)")
     rest = settings.keys() - {"method", "num_speculative_tokens", "model", "prompt_lookup_max", "prompt_lookup_min"}
     if rest:
         found.notes.append(f"--speculative-config: {', '.join(sorted(rest))} change no bytes and were left out")

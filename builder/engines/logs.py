@@ -10,6 +10,7 @@ from builder.errors import ConfigError, Problem
 
 GIB = 1 << 30
 LARGEST_LOG = 256 << 20
+MOST_UNMATCHED = 100
 
 _N = r"(-?[\d.]+)"
 _WHOLE = r"([\d,]+)"
@@ -70,6 +71,14 @@ _LINES: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             r"c4_logical_size=\d+ c128_size=(\d+) c4_state_pool_size=(\d+) c128_state_pool_size=(\d+)",
             ("requests", "window_rows", "csa_rows", "hca_rows", "csa_open", "hca_open"),
         ),
+        (
+            r"DSV4 pool sizes: full=(\d+), swa=(\d+), c4=(\d+), c128=(\d+), c4_state=(\d+), c128_state=(\d+)",
+            ("pool_tokens", "window_rows", "csa_rows", "hca_rows", "csa_open", "hca_open"),
+        ),
+        (
+            rf"DSV4 memory calculation: .*bytes_per_full_token={_N}, available_bytes={_N} GB, c128_state_fixed={_N} GB",
+            ("pool_token_bytes", "pools_gib", "open_fixed_gib"),
+        ),
         (rf"Memory pool end\. avail mem={_N} GB", ("after_pool_gib",)),
         (
             rf"Capture (?:.*? )?(?:CUDA|cuda) graph end\. elapsed={_N} s, mem usage={_N} GB",
@@ -81,8 +90,16 @@ _LINES: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ),
     ),
 }
+
+
+def _anchor(pattern: str) -> str:
+    """The longest plain text of a pattern: a line without it need not be searched."""
+    return max(re.split(r"[\\()\[\].*+?{}|^$]", pattern), key=len)
+
+
 _PATTERNS = {
-    engine: tuple((re.compile(pattern), names) for pattern, names in lines) for engine, lines in _LINES.items()
+    engine: tuple((_anchor(pattern), re.compile(pattern), names) for pattern, names in lines)
+    for engine, lines in _LINES.items()
 }
 _STAGE = re.compile(r"(?:\(Worker[^)]*?_|\[[^\]]*\s)PP(\d+)")
 _ABOUT_MEMORY = re.compile(r"\d\s?(?:GiB|GB|MiB|MB)\b|KV cache|#tokens|out of memory", re.IGNORECASE)
@@ -128,14 +145,20 @@ class Log:
 
 def read_log(path: str) -> Log:
     """Read a log file. Raises ConfigError where that cannot be done, or where neither engine wrote it."""
-    works = "give the start-up log of vLLM or SGLang as a text file"
+    works, fault = "give the start-up log of vLLM or SGLang as a text file", ""
     try:
-        if Path(path).stat().st_size > LARGEST_LOG:
-            raise ConfigError([Problem("log", path, "is larger than 256 MiB", "give its start-up part only")])
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        file, text = Path(path), ""
+        if file.exists() and not file.is_file() and not file.is_dir():
+            fault = "is a device or a pipe, no file"
+        elif file.stat().st_size > LARGEST_LOG:
+            fault, works = f"is larger than {LARGEST_LOG >> 20} MiB", "give its start-up part only"
+        else:
+            text = file.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError) as error:
         words = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
         raise ConfigError([Problem("log", path, f"cannot be read ({words})", works)]) from None
+    if fault:
+        raise ConfigError([Problem("log", path, fault, works)])
     return parse_log(text, path)
 
 
@@ -154,18 +177,22 @@ def parse_log(text: str, name: str = "log") -> Log:
         draft = bool(_DRAFT.search(str(found.pop("class", ""))))
         for key, value in found.items():
             figures.append(Figure(key, float(value), int(stage[1]) if stage else None, draft, number))
-    taken = {figure.line for figure in figures}
-    unmatched = [
-        f"{number}: {line.strip()[:200]}"
+    return Log(engine, tuple(figures), tuple(_unmatched(lines, {figure.line for figure in figures})))
+
+
+def _unmatched(lines: list[str], taken: set[int]) -> list[str]:
+    found = [
+        (number, line)
         for number, line in enumerate(lines, start=1)
         if number not in taken and _ABOUT_MEMORY.search(line)
     ]
-    return Log(engine, tuple(figures), tuple(unmatched))
+    shown = [f"{number}: {line.strip()[:200]}" for number, line in found[:MOST_UNMATCHED]]
+    return shown + ([f"and {len(found) - MOST_UNMATCHED:,} lines more"] if len(found) > MOST_UNMATCHED else [])
 
 
 def _read(engine: str, line: str) -> dict[str, str]:
-    for pattern, names in _PATTERNS[engine]:
-        found = pattern.search(line)
+    for anchor, pattern, names in _PATTERNS[engine]:
+        found = pattern.search(line) if anchor in line else None
         if found:
             values = {name: text.replace(",", "") for name, text in zip(names, found.groups(), strict=True)}
             return {name: text for name, text in values.items() if name == "class" or _is_number(text)}

@@ -205,7 +205,7 @@ def number(read: Read, flag: str, *, least: int = 1) -> int | None:
     found = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgG]?)", str(value))
     if found:
         scale = {"": 1, "k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[found[2]]
-        amount = float(found[1]) * scale
+        amount = int(found[1]) * scale if "." not in found[1] else float(found[1]) * scale
         if amount == int(amount) and amount >= least:
             return int(amount)
     name = ENGINES[read.engine].split()[0]
@@ -224,3 +224,10 @@ def fraction(read: Read, flag: str) -> float | None:
     if not 0 < share <= 1:
         raise ConfigError([Problem(f"--{flag}", value, "is no share", "use more than 0 and at most 1")])
     return share
+
+
+def layers_of(text: str, variable: str) -> str:
+    """The layer counts of an environment variable, as ``parallel.partition`` takes them."""
+    if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", text):
+        raise ConfigError([Problem(variable, text, "is no list of layer counts", "write 16,15,15,15")])
+    return f"[{text.replace(' ', '')}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from builder.engines.command import ENGINES
@@ -18,6 +17,8 @@ from builder.engines.explain import (
     tokens,
 )
 from builder.engines.logs import GIB, Log, read_log
+from builder.engines.reconcile_pools import pool_terms, pool_tokens
+from builder.engines.terms import Term
 from builder.errors import ConfigError, Problem
 from builder.outcome import Outcome
 from builder.planning.document import Plan, RankPlan, plan
@@ -29,34 +30,6 @@ TOLERANCE = 0.03
 _LOADED = ("weights", "buffers", "engine_weights")
 _DRAFT = ("drafter",)
 _STASH = ("mtp_stash", "aux_hidden")
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One line of the comparison. agrees: None where the two need not be equal."""
-
-    term: str
-    unit: str
-    plan: float | None
-    log: float
-    explanation: str
-    agrees: bool | None = None
-    stage: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the document has it."""
-        gap = None if self.plan is None else self.log - self.plan
-        return {
-            "term": self.term,
-            "stage": self.stage,
-            "unit": self.unit,
-            "plan": self.plan,
-            "log": self.log,
-            "difference": None if gap is None else round(gap, 4),
-            "percent": None if gap is None or not self.plan else round(100 * gap / self.plan, 2),
-            "agrees": self.agrees,
-            "explanation": self.explanation,
-        }
 
 
 def run_reconcile(config: BuildConfig) -> Outcome:
@@ -81,7 +54,7 @@ def _refuse_report(config: BuildConfig) -> None:
 def reconcile(config: BuildConfig, log: Log) -> dict[str, Any]:
     """The comparison as a document."""
     planned = plan(config)
-    terms = [*_weights(planned, log), *_memory(planned, log), *_capacity(planned, log)]
+    terms = [*_weights(planned, log), *_memory(planned, log), *_capacity(planned, log), *pool_terms(planned, log)]
     return {
         "schema": 1,
         "engine": log.engine,
@@ -116,6 +89,10 @@ def _weights(planned: Plan, log: Log) -> list[Term]:
         size, logged = _loaded(rank, draft=both), log.most("loaded_gib", stage=stage)
         if logged is not None:
             terms.append(_weighed("weights", planned.config, size, logged * GIB, stage))
+    beyond = max((stage for stage in log.stages("loaded_gib") if stage is not None), default=0) + 1
+    if beyond > planned.config.parallel.pp:
+        words = f"the log is of {beyond} pipeline stages: add pp={beyond}"
+        terms.append(Term("stages", "stages", planned.config.parallel.pp, beyond, words, False))
     draft = log.most("loaded_gib", draft=True)
     if draft is not None:
         last = planned.ranks[-1]
@@ -171,7 +148,9 @@ def _fraction(planned: Plan, log: Log) -> list[Term]:
 def _capacity(planned: Plan, log: Log) -> list[Term]:
     config, rank = planned.config, planned.ranks[planned.limiting_rank]
     length = int(log.least("length") or config.runtime.max_model_len)
-    whole, terms = rank.cache.nbytes(length), list[Term]()
+    # With the engine named, a request is what that engine reserves for it.
+    whole = rank.pages.bytes_needed(length) if rank.pages else rank.cache.nbytes(length)
+    terms: list[Term] = []
     many, cache, held = log.least("concurrency"), log.least("cache_gib"), log.least("tokens")
     fits = None if rank.free is None else round(max(0.0, rank.free / whole), 2)
     if many is not None:
@@ -188,11 +167,12 @@ def _capacity(planned: Plan, log: Log) -> list[Term]:
         ours = None if fits is None or rank.free is None else int(max(0.0, rank.free / whole) * length)
         terms.append(Term("tokens", "tokens", ours, held, tokens("vllm", length)))
     elif held is not None:
-        ours = None if rank.capacity is None else rank.capacity.tokens
-        terms.append(Term("tokens", "tokens", ours, held, tokens("sglang", length)))
+        terms.append(Term("tokens", "tokens", pool_tokens(planned, log), held, tokens("sglang", length)))
     most = log.least("longest")
     if most is not None:
         ours = None if rank.capacity is None else rank.capacity.longest_request
+        if rank.pages and rank.free is not None:
+            ours = rank.pages.longest(rank.free, config.model.max_position_embeddings)
         terms.append(Term("longest request", "tokens", ours, most, longest()))
     blocks = log.least("blocks")
     if blocks is not None:

@@ -25,7 +25,7 @@ def render(document: dict[str, Any]) -> RenderableType:
         table.add_row(name, _value(term, "plan"), _value(term, "log"), percent, verdict)
     lines = [f"{term['term']}: {term['explanation']}" for term in document["terms"]]
     lines += [f"note: {note}" for note in document["notes"]]
-    lines += [f"not read, line {line}" for line in document["unmatched_lines"]]
+    lines += [f"not read, {'line ' * line[0].isdigit()}{line}" for line in document["unmatched_lines"]]
     return Group(table, Text("\n".join(lines)))
 
 

@@ -17,16 +17,6 @@ _BLACKWELL = ("sm_100", "sm_103")
 
 def refusals(config: BuildConfig) -> Iterator[Problem]:
     """What vLLM itself would stop at, beside the rules of ``planning.rules``."""
-    parallel, model, group = config.parallel, config.model, config.parallel.dp * config.parallel.tp
-    if parallel.ep > 1 and model.n_routed_experts % group:
-        redundant = -model.n_routed_experts % group
-        yield Problem(
-            "ep",
-            parallel.ep,
-            f"vLLM's expert group is all dp·tp = {group} ranks, and {model.n_routed_experts} experts do not divide by "
-            f"{group} (vLLM issue 52435)",
-            f"use another dp or tp, or {redundant} redundant experts in vLLM",
-        )
     if config.runtime.dtype == "float64":
         yield Problem("runtime.dtype", "float64", "vLLM has no such dtype", "use bfloat16 or float32")
     if (
@@ -59,7 +49,6 @@ def write(config: BuildConfig, model: str, partition: tuple[int, ...]) -> Comman
 def _parallel(command: Command, config: BuildConfig, partition: tuple[int, ...]) -> None:
     parallel = config.parallel
     pp, tp, ep, dp = parallel.pp, parallel.tp, parallel.ep, parallel.dp
-    group = dp * tp
     command.put("tensor-parallel-size", tp)
     if pp > 1:
         command.put("pipeline-parallel-size", pp)
@@ -70,15 +59,6 @@ def _parallel(command: Command, config: BuildConfig, partition: tuple[int, ...])
         command.put("data-parallel-size", dp)
     if ep > 1:
         command.put("enable-expert-parallel")
-    if ep not in (1, group):
-        command.warnings.append(
-            f"ep={ep} becomes {group}: vLLM's expert group is always all dp·tp ranks (vLLM 0.33.0, expert parallel)"
-        )
-    if ep == 1 and dp > 1:
-        command.warnings.append(
-            f"ep=1 with dp={dp}: vLLM cuts every expert over all dp·tp = {group} ranks, builder keeps a copy in each "
-            "replica; for copies start one server per replica (vLLM 0.33.0, expert layers)"
-        )
     if parallel.shared_expert == "replicated":
         command.warnings.append(
             "parallel.shared_expert=replicated has no flag: vLLM shards the shared expert and pads it where it does "

@@ -16,6 +16,9 @@ from builder.schema.config import BuildConfig
 CHUNK = 256
 """Queries that attention and indexer compute at a time (``kernels.reference``)."""
 
+VLLM_SCORES = 512 << 20
+"""Bytes of index scores that vLLM keeps at once: the default of VLLM_SPARSE_INDEXER_MAX_LOGITS_MB in 0.33.0."""
+
 FORMULA = (
     "max over places of a layer, for a prefill of T tokens and for a decode of all requests; "
     "mix = 2·S·b + 2·T·hidden·b + 3·S·x + S·b; queries = S·b + 2·T·hidden·b + N·(b + 2·x); "
@@ -156,8 +159,14 @@ def _index(step: _Step, entries: int) -> int:
     keys *= step.own_kernels
     queries = step.tokens * heads * model.index_head_dim * step.b
     # Ours keeps the scores of a chunk per head and sums then; an engine's kernel sums at once, for all tokens.
-    scores = rows * (heads + 1) * entries * step.x if step.own_kernels else step.tokens * entries * 4
+    scores = rows * (heads + 1) * entries * step.x if step.own_kernels else _engine_scores(step, entries)
     return step.before_attention + step.queries * step.b + queries + keys + scores
+
+
+def _engine_scores(step: _Step, entries: int) -> int:
+    # vLLM cuts the queries into chunks whose scores stay within a limit.
+    scores, engine = step.tokens * entries * 4, step.config.plan.engine if step.config.plan else ""
+    return min(scores, VLLM_SCORES) if engine == "vllm" else scores
 
 
 def _compress(step: _Step) -> int:

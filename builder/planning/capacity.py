@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from builder.assembly.measure import CacheCost
 from builder.planning.engine_terms_pages import Pages
+from builder.planning.engine_terms_pools import Pools
 from builder.schema.config import BuildConfig
 
 GIVEN = ("graphs", "communication", "other")
@@ -68,6 +69,12 @@ def admission(length: int, cost: CacheCost, pages: Pages | None, free: int) -> d
     requests = max(0, free // each) if each else 0
     tokens = pages.reported_tokens(free, length) if pages else requests * length
     return {"bytes_per_request": each, "requests": requests, "tokens": tokens}
+
+
+def admission_in_pools(length: int, pools: Pools, available: int) -> dict[str, int]:
+    """As SGLang counts: a request takes its tokens of the full pool."""
+    tokens, each = pools.tokens(available), math.ceil(pools.per_token * length)
+    return {"bytes_per_request": each, "requests": tokens // length, "tokens": tokens}
 
 
 class _Planned(Protocol):

@@ -24,8 +24,9 @@ from builder.components.stage.spec import StageSpec
 from builder.errors import ConfigError
 from builder.planning.activations import FORMULA, activation_bytes
 from builder.planning.capacity import budget_bytes, capacity, given_bytes, whole_capacity
-from builder.planning.engine_terms import Rank, engine_terms, message_bytes_per_token, named_engine, without_state
-from builder.planning.engine_terms_pages import pages_of
+from builder.planning.engine_terms import engine_terms, facts_of, message_bytes_per_token, named_engine, without_state
+from builder.planning.engine_terms_pages import in_flight, pages_of
+from builder.planning.engine_terms_pools import pools_of
 from builder.planning.notes import absences, notes
 from builder.planning.rank import ACTIVATIONS, RankPlan
 from builder.planning.rules import Finding, findings, refusals
@@ -124,7 +125,12 @@ class Plan:
         return findings(self.config, self.assembly, named_engine(self.config), self.ranks)
 
     def _engine_formulas(self) -> dict[str, str]:
-        return {term.line: f"{term.formula} ({term.source})" for rank in self.ranks for term in rank.terms}
+        said: dict[str, list[str]] = {}
+        for term in (term for rank in self.ranks for term in rank.terms):
+            words = f"{term.formula} ({term.source})"
+            if words not in said.setdefault(term.line, []):
+                said[term.line].append(words)
+        return {line: "; and ".join(words) for line, words in said.items()}
 
     def _model(self) -> dict[str, Any]:
         model = self.config.model
@@ -142,7 +148,7 @@ class Plan:
 def plan(config: BuildConfig) -> Plan:
     """Plan a configuration that ``compose`` has checked. Raises ConfigError where the named engine refuses it."""
     assembly = assemble(config)
-    if refused := refusals(config, assembly, named_engine(config)):
+    if refused := refusals(config, assembly.partition, named_engine(config)):
         raise ConfigError(refused)
     planned: dict[tuple[int, int], RankPlan] = {}
     ranks: list[RankPlan] = []
@@ -158,17 +164,19 @@ def plan(config: BuildConfig) -> Plan:
 def _plan_rank(assembly: Assembly, place: RankPlace) -> RankPlan:
     config, stage, last = assembly.config, assembly.stages[place.pp], place.pp == assembly.config.parallel.pp - 1
     shards = assembly.shards(place)
-    rank = Rank(config, stage, shards, assembly.cache_format, place.pp)
     booked, values = _booked(stage, shards)
     held = sum(booked.values())
-    terms = engine_terms(rank)
+    facts = facts_of(stage, shards, assembly.cache_format)
+    terms = engine_terms(config, facts, place.pp)
     booked |= {ACTIVATIONS: activation_bytes(config, last_stage=last)} | given_bytes(config)
     for term in terms:
         booked[term.line] = booked.get(term.line, 0) + term.nbytes
     cost, budget, counts = stage_cache(stage, assembly.cache_format), budget_bytes(config), counted_parts(stage)
-    cost = without_state(rank, cost)
+    cost = without_state(config, facts, cost)
     free = None if budget is None else budget - sum(booked.values())
-    paged = named_engine(config) == "vllm" and config.cache.layout != "plain"
+    engine, plain = named_engine(config), config.cache.layout == "plain"
+    paged, pooled = engine == "vllm" and not plain, engine == "sglang" and not plain
+    pooled &= config.hardware.vendor == "nvidia"  # on AMD its recipes keep windows and open rows in rings
     return RankPlan(
         place=place,
         layers=(stage.first, stage.last + 1),
@@ -182,7 +190,8 @@ def _plan_rank(assembly: Assembly, place: RankPlace) -> RankPlan:
         absent=absences(config, last_stage=last),
         terms=terms,
         load_peak=held + _largest_tensor(assembly.files[place.pp]),
-        pages=pages_of(stage, assembly.cache_format, config.runtime.max_num_batched_tokens) if paged else None,
+        pages=pages_of(stage, assembly.cache_format, in_flight(config)) if paged else None,
+        pools=pools_of(stage, assembly.cache_format, config.runtime.max_num_seqs) if pooled else None,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from builder.components.base.spec import CacheFormat, parts
 from builder.components.stage.spec import StageSpec
+from builder.schema.config import BuildConfig
 
 BLOCK_TOKENS = 256
 """Tokens of a page of entries and keys (``--block-size 256``)."""
@@ -30,10 +31,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The groups of a stage, and the step's size: tokens in flight are kept too."""
+    """The groups of a stage, and the tokens in flight, which are kept too."""
 
     groups: tuple[Group, ...]
-    batched_tokens: int
+    in_flight: int
 
     @property
     def page(self) -> int:
@@ -47,7 +48,7 @@ class Pages:
     def _pages(self, group: Group, length: int) -> int:
         if not group.reach:
             return -(-length // group.tokens)
-        return -(-min(group.reach - 1 + self.batched_tokens, length) // group.tokens) + 1
+        return -(-min(group.reach - 1 + self.in_flight, length) // group.tokens) + 1
 
     def bytes_needed(self, length: int) -> int:
         """As bytes."""
@@ -66,7 +67,15 @@ class Pages:
         return low
 
 
-def pages_of(stage: StageSpec, form: CacheFormat, batched_tokens: int) -> Pages:
+def in_flight(config: BuildConfig) -> int:
+    """Tokens scheduled but not settled: pp steps fill the pipeline, and asynchronous scheduling has one more.
+
+    vLLM 0.33.0, ``VllmConfig.max_in_flight_tokens``; it schedules asynchronously unless told otherwise.
+    """
+    return (config.parallel.pp + 1) * config.runtime.max_num_batched_tokens
+
+
+def pages_of(stage: StageSpec, form: CacheFormat, in_flight: int) -> Pages:
     """The groups of a stage, drafter included."""
     entries, windows = [0, 0], [0, 0, 0]
     opened: dict[int, list[int]] = {}
@@ -85,7 +94,7 @@ def pages_of(stage: StageSpec, form: CacheFormat, batched_tokens: int) -> Pages:
     groups = [Group("entries", entries[0], BLOCK_TOKENS, entries[1])] if entries[0] else []
     groups += _window_groups(windows[0], windows[1], windows[2], entries[1])
     groups += [Group("open", count, tokens, size, reach) for reach, (count, size, tokens) in sorted(opened.items())]
-    return Pages(tuple(groups), batched_tokens)
+    return Pages(tuple(groups), in_flight)
 
 
 def _window_groups(layers: int, size: int, reach: int, page: int) -> list[Group]:

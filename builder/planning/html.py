@@ -49,20 +49,27 @@ def write_plan(path: str, plan: Plan) -> None:
 
 
 def write_search(path: str, document: dict[str, Any], points: Sequence[Mapping[str, Any]]) -> None:
-    """The page of a search: the best, the front, and what was looked at."""
-    titled = {"The best": document["best"], "The front": document["pareto"]}
+    """The page of a search: the best, the front, and what was looked at; where nothing fits, what came nearest."""
+    nearest = [document["nearest"]] if document["nearest"] else []
+    titled = {"The best": document["best"], "The nearest": nearest, "The front": document["pareto"]}
     tables = [
-        f"<h2>{title}</h2>{_table(search_table.columns({**document, 'best': rows}))}" for title, rows in titled.items()
+        f"<h2>{title}</h2>{_table(search_table.columns({**document, 'best': rows}))}"
+        for title, rows in titled.items()
+        if rows
     ]
-    again = f"<pre>python -m builder task=plan {escape(' '.join(document['best'][0]['overrides']))}</pre>"
+    first = (*document["best"], *nearest)[:1]
+    again = [
+        f"<h2>The first one again</h2><pre>python -m builder task=plan {escape(' '.join(one['overrides']))}</pre>"
+        for one in first
+    ]
     refused = [f"{one['plans']:,} plans: {one['reason']}" for one in document["refused"]]
     parts = [
         f"<p>{escape(search_table.headline(document))}</p>",
         f"<p><b>{escape(search_table.verdict(document))}</b> {escape(search_table.counts(document))}</p>",
-        tables[0],
-        f"<h2>The first one again</h2>{again}",
+        *tables[:1],
+        *again,
         *_figures([pictures.sweep_figure(points, document["model"])]),
-        tables[1],
+        *tables[1:],
         _list("Refused", refused),
         _list("Assumptions and notes", document["notes"]),
     ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builder.planning.pictures_style import COLOURS, FAINT, INK, OTHERS, only_words, paper, plain_ticks, settings
+from builder.planning.engine_terms import named_engine
+from builder.planning.pictures_style import COLOURS, FAINT, HATCHES, INK, only_words, paper, plain_ticks, settings
 from builder.planning.table import gib
 
 if TYPE_CHECKING:
     from builder.planning.document import Plan, RankPlan
 
 GIB = 1 << 30
-MOST_BARS = 32
+MOST_BARS, MOST_WIDTH = 32, 16.0
 SHORTEST = 10
 """Power of two of the shortest context that is drawn."""
 
@@ -22,17 +23,17 @@ def memory(plan: Plan) -> Any:
     """Every rank's bytes, stacked, against the memory of the device."""
     with settings():
         ranks = _drawn(plan)
-        figure, (axes,) = paper(max(7.5, 3.5 + 0.42 * len(ranks)), 4.8)
+        figure, (axes,) = paper(min(MOST_WIDTH, max(7.5, 3.5 + 0.42 * len(ranks))), 4.8)
         places = range(len(ranks))
         bottoms = [0.0] * len(ranks)
         for name, sizes in _stacks(ranks):
-            colour = COLOURS.get(name, OTHERS[len(name) % len(OTHERS)])
-            hatch = "//" if name == "activations" else "xx" if name == "cache" else None
-            bars = {"color": colour, "edgecolor": "white", "linewidth": 0.5, "hatch": hatch, "width": 0.7}
+            bars: dict[str, Any] = {"color": COLOURS[name], "edgecolor": "white", "linewidth": 0.5, "width": 0.7}
+            bars["hatch"] = HATCHES.get(name)
             axes.bar(places, sizes, bottom=bottoms, label=_label(name, plan, max(sizes)), **bars)
             bottoms = [low + size for low, size in zip(bottoms, sizes, strict=True)]
         _lines(axes, plan)
-        axes.set_xticks(places, [_place(rank, len(ranks) < len(plan.ranks)) for rank in ranks])
+        shown = list(places)[:: -(-len(ranks) // MOST_BARS)]
+        axes.set_xticks(shown, [_place(ranks[at], len(ranks) < len(plan.ranks)) for at in shown])
         axes.set_ylabel("GiB")
         axes.set_xlabel("rank" if len(ranks) == len(plan.ranks) else "stage and its layers (the largest rank of each)")
         axes.set_title(_title(plan), loc="left")
@@ -85,7 +86,8 @@ def _title(plan: Plan) -> str:
     config = plan.config
     axes = " ".join(f"{axis}={getattr(config.parallel, axis)}" for axis in ("pp", "tp", "ep", "dp"))
     method, layout = config.spec.method, config.cache.layout
-    return f"{config.model.name} on {config.hardware.device}, {axes},\nspec={method}, cache={layout}"
+    engine = f", plan.engine={named_engine(config)}" if named_engine(config) != "builder" else ""
+    return f"{config.model.name} on {config.hardware.device}, {axes},\nspec={method}, cache={layout}{engine}"
 
 
 def capacity(plan: Plan) -> Any:

@@ -14,12 +14,30 @@ COLOURS = {
     "activations": "#56B4E9",
     "cache": "#009E73",
     "buffers": "#F0E442",
+    "engine_weights": "#0072B2",
+    "engine_copies": "#0072B2",
+    "engine_state": "#009E73",
+    "engine_workspace": "#56B4E9",
+    "messages": "#999999",
+    "graphs": "#999999",
+    "communication": "#999999",
+    "other": "#000000",
 }
-OTHERS = ("#999999", "#F0E442", "#CC79A7", "#000000")
+HATCHES = {
+    # What an engine adds has the colour of its kind, hatched.
+    "activations": "//",
+    "cache": "xx",
+    "engine_weights": "\\\\",
+    "engine_copies": "..",
+    "engine_state": "++",
+    "engine_workspace": "oo",
+    "graphs": "//",
+    "communication": "xx",
+}
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-FEW_DECADES = 2_000
-"""Up to this ratio of largest to smallest, a decimal axis is marked at 1, 2 and 5."""
+MARKED = ((8, (1, 1.5, 2, 3, 4, 5, 6, 8)), (2_000, (1, 2, 5)))
+"""Up to a ratio of largest to smallest, where a decimal axis is marked in each decade; beyond, at the powers of ten."""
 INK, FAINT = "#222222", "#D0D0D0"
 SETTINGS: dict[str, Any] = {
     "font.size": 10,
@@ -61,8 +79,9 @@ def plain_ticks(axis: Any, values: Sequence[float] = ()) -> None:
     """Numbers as people write them: 128 Ki, 20 M. values: of a decimal axis, which then gets enough ticks for them."""
     ticker: Any = importlib.import_module("matplotlib.ticker")
     if values:
-        few = max(values) <= FEW_DECADES * max(1, min(values))
-        axis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5) if few else (1,)))
+        ratio = max(values) / max(1, min(values))
+        marked = next((places for most, places in MARKED if ratio <= most), (1,))
+        axis.set_major_locator(ticker.LogLocator(base=10, subs=marked))
     axis.set_major_formatter(ticker.FuncFormatter(_decimal if values else _binary))
     axis.set_minor_formatter(ticker.NullFormatter())
 

@@ -14,6 +14,8 @@ LINES = ("-", "--", ":", "-.")
 
 def front(points: Sequence[Point], title: str) -> Any:
     """Every plan that fits as a dot; those that no other beats larger, joined by a line, with their axes."""
+    # What fits may still hold nothing in max_num_seqs equal requests, and nothing has no place on these axes.
+    points = [point for point in points if point["tokens"] > 0]
     with settings():
         figure, (axes,) = paper(9.0, 5.2)
         if not points:
@@ -29,12 +31,12 @@ def front(points: Sequence[Point], title: str) -> Any:
         counts = sorted({int(point["devices"]) for point in points})
         axes.set_xticks([n for n in counts if n & (n - 1) == 0] or counts)
         plain_ticks(axes.xaxis)
-        plain_ticks(axes.yaxis, [max(1, point["tokens"]) for point in points])
+        plain_ticks(axes.yaxis, [point["tokens"] for point in points])
         axes.margins(x=0.08, y=0.12)
         axes.set_xlabel("devices")
         axes.set_ylabel("tokens held at once")
         axes.set_title(f"{title}: {len(points):,} plans that fit, and the front", loc="left")
-        axes.legend(loc="lower right", frameon=False)
+        figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 
@@ -60,7 +62,7 @@ def _group(axes: Any, group: str, points: Sequence[Point], at: int, *, label: bo
 
 
 def _places(points: Sequence[Point]) -> tuple[list[int], list[int]]:
-    return [point["devices"] for point in points], [max(1, point["tokens"]) for point in points]
+    return [point["devices"] for point in points], [point["tokens"] for point in points]
 
 
 def _labels(axes: Any, best: Sequence[Point]) -> None:
@@ -69,7 +71,7 @@ def _labels(axes: Any, best: Sequence[Point]) -> None:
     step = -(-len(tops) // MOST_LABELS)
     middle = (tops[0]["devices"] * tops[-1]["devices"]) ** 0.5 if tops else 0
     for point in tops[::-1][:: max(1, step)]:
-        where = (point["devices"], max(1, point["tokens"]))
+        where = (point["devices"], point["tokens"])
         # Above and before the line on the right, below and after it on the left: within the axes either way.
         left = {"xytext": (9, -11), "ha": "left"}
         side = {"xytext": (-8, 7), "ha": "right"} if point["devices"] > middle else left

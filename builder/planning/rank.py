@@ -7,11 +7,14 @@ from typing import Any
 
 from builder.assembly.measure import CacheCost
 from builder.assembly.stages import RankPlace
-from builder.planning.capacity import GIVEN, Capacity, admission
-from builder.planning.engine_terms import Term
+from builder.planning.capacity import GIVEN, Capacity, admission, admission_in_pools
+from builder.planning.engine_terms import MESSAGES, Term
 from builder.planning.engine_terms_pages import Pages
+from builder.planning.engine_terms_pools import Pools
 
 ACTIVATIONS = "activations"
+BESIDE_THE_POOLS = (ACTIVATIONS, "mtp_stash", "aux_hidden", MESSAGES, *GIVEN)
+_SURENESS = ("exact", "measured", "estimated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class RankPlan:
     terms: tuple[Term, ...] = ()
     load_peak: int = 0
     pages: Pages | None = None
+    pools: Pools | None = None
 
     @property
     def nbytes(self) -> int:
@@ -73,11 +77,23 @@ class RankPlan:
     def exactness(self) -> dict[str, str]:
         """How sure each line is: exact, measured, estimated, or given by the user."""
         sure = dict.fromkeys((*self.booked, "cache"), "exact") | dict.fromkeys(GIVEN, "given")
-        return sure | {ACTIVATIONS: "estimated"} | {term.line: term.exactness for term in self.terms}
+        sure |= {ACTIVATIONS: "estimated"}
+        for term in self.terms:  # of several on one line, the least sure
+            known = sure.get(term.line, "exact")
+            sure[term.line] = max(known, term.exactness, key=_SURENESS.index)
+        return sure
 
     @property
     def admission(self) -> dict[str, int] | None:
         """What the rank admits when a request reserves its worst case, by the named engine's own count."""
         if self.free is None:
             return None
+        if self.pools is not None:
+            return admission_in_pools(self.longest, self.pools, self.pool_bytes)
         return admission(self.longest, self.cache, self.pages, self.free)
+
+    @property
+    def pool_bytes(self) -> int:
+        """What SGLang's pools share: its fraction holds weights and cache, and what a step works in comes on top."""
+        assert self.free is not None, "pools are of a device with memory"
+        return self.free + sum(size for line, size in self.booked.items() if line in BESIDE_THE_POOLS)

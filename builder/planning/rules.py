@@ -13,6 +13,7 @@ from typing import Any
 
 from builder.assembly.stages import Assembly
 from builder.errors import Problem
+from builder.planning.engine_terms import architecture
 from builder.planning.rank import RankPlan
 from builder.schema.config import BuildConfig
 
@@ -22,17 +23,19 @@ ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "atom": "ATOM"}
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a rule looks at. ranks: empty where nothing was planned yet."""
+    """What a rule looks at. partition: layers of every stage; engine: the named one; ranks: empty where nothing was
+    planned yet.
+    """
 
     config: BuildConfig
-    assembly: Assembly
+    partition: Sequence[int]
+    engine: str = "builder"
     ranks: Sequence[RankPlan] = ()
 
     @property
     def arch(self) -> str:
         """The device's architecture; empty where it is not known."""
-        device = self.config.hardware.devices.get(self.config.hardware.device)
-        return device.arch if device else ""
+        return architecture(self.config)
 
     @property
     def sm(self) -> int:
@@ -101,7 +104,7 @@ def findings(
     from builder.planning.rules_engines import ENGINE_RULES
     from builder.planning.rules_general import GENERAL_RULES
 
-    situation = Situation(config, assembly, ranks)
+    situation = Situation(config, assembly.partition, engine, ranks)
     found: list[Finding] = []
     for rule in (*GENERAL_RULES, *ENGINE_RULES):
         named = engine in rule.engines
@@ -114,8 +117,14 @@ def findings(
     return sorted(found, key=lambda one: order.index(one.severity))
 
 
-def refusals(config: BuildConfig, assembly: Assembly, engine: str) -> list[Problem]:
+def refusals(config: BuildConfig, partition: Sequence[int], engine: str) -> list[Problem]:
     """The problems of a named engine; none for our own runtime."""
-    if engine == "builder":
-        return []
-    return [one.problem() for one in findings(config, assembly, engine) if one.severity == REFUSAL]
+    from builder.planning.rules_engines import ENGINE_RULES
+
+    situation = Situation(config, partition, engine)
+    return [
+        Finding(rule.name, REFUSAL, (engine,), said, rule.source).problem()
+        for rule in ENGINE_RULES
+        if rule.severity == REFUSAL and engine in rule.engines
+        for said in rule.check(situation)
+    ]

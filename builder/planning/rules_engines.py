@@ -5,66 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder.planning.rules import NOTE, REFUSAL, WARNING, Rule, Said, Situation
+from builder.planning.rules_engines_parallel import PARALLEL_RULES, experts_of, on_atom
 
 LEAST_FP8_SM = 89
 LARGE_LOGITS = 1 << 30
 PRO_SLOT = 18_710_528
 PUBLISHED_H200_CONTEXT = 200_000
-DRAFTERS = ("mtp", "eagle", "dspark", "draft_model")
-
-
-def _drafter_with_pp(at: Situation) -> Iterator[Said]:
-    pp, method = at.config.parallel.pp, at.config.spec.method
-    if pp > 1 and method in DRAFTERS:
-        text = (
-            f"pp={pp} with spec={method}: the drafter lives on the last stage only, and versions up to 0.27.1 refuse "
-            "it (Pipeline parallelism is not supported for this model); in 0.33.0 the check is gone, not tried here"
-        )
-        yield Said("pp", pp, text, "use pp=1 or spec=none")
-
-
-def _hash_layers(at: Situation) -> Iterator[Said]:
-    hashed, first = at.config.model.num_hash_layers, at.assembly.partition[0]
-    if at.config.parallel.pp > 1 and first < hashed:
-        text = (
-            f"stage 0 has {first} of the {hashed} layers that route by token id, and later stages are not given the "
-            "ids (DeepSeek V4 hash MoE routing requires input_ids; NeMo falls back to scores without a word)"
-        )
-        yield Said("parallel.partition", list(at.assembly.partition), text, f"give stage 0 at least {hashed} layers")
-
-
-def _mega_with_pp(at: Situation) -> Iterator[Said]:
-    if at.config.parallel.pp > 1 and at.sm >= 100:
-        text = "--moe-backend deep_gemm_mega_moe reads the token ids on every stage, and later stages have none"
-        yield Said("pp", at.config.parallel.pp, text, "use another moe backend with pp > 1")
-
-
-def _mega_needs_ep(at: Situation) -> Iterator[Said]:
-    if at.sm < 100 and at.config.hardware.vendor != "xpu":
-        return
-    fp4 = _experts(at) == "fp4"
-    if at.config.parallel.ep == 1 or not fp4 or at.sm >= 120 or at.config.hardware.vendor == "xpu":
-        text = (
-            f"mega-MoE needs expert parallel and FP4 experts, and neither sm_120 nor XPU has it; here ep="
-            f"{at.config.parallel.ep}, experts {_experts(at)}, {at.arch}"
-        )
-        yield Said("ep", at.config.parallel.ep, text, "use ep > 1, or another moe backend")
-
-
-def _atom_pp(at: Situation) -> Iterator[Said]:
-    if at.config.parallel.pp > 1 and _on_atom(at):
-        text = "DeepSeek-V4 has no stage split in this engine; its pipeline was validated on GLM-5.2 only"
-        yield Said("pp", at.config.parallel.pp, text, "use pp=1 and tp=8")
 
 
 def _atom_fp4(at: Situation) -> Iterator[Said]:
-    if at.arch == "gfx942" and _experts(at) == "fp4":
+    if at.arch == "gfx942" and experts_of(at) == "fp4":
         text = "gfx942 runs FP8 experts only"
         yield Said("model", at.config.model.name, text, "use model=v4_flash_base, or hardware.device=mi355x")
 
 
 def _aiter(at: Situation) -> Iterator[Said]:
-    if at.arch == "gfx942" and _experts(at) == "fp4":
+    if at.arch == "gfx942" and experts_of(at) == "fp4":
         text = (
             "--moe-backend aiter is refused on gfx942 with FP4 experts (AITER_MXFP4_MXFP4); the recipe page lists "
             "V4-Pro on MI300X as unsupported, a public benchmark runs it at TP8"
@@ -73,7 +29,7 @@ def _aiter(at: Situation) -> Iterator[Said]:
 
 
 def _fp8_gate(at: Situation) -> Iterator[Said]:
-    if at.config.hardware.vendor == "nvidia" and 0 < at.sm < LEAST_FP8_SM and _experts(at):
+    if at.config.hardware.vendor == "nvidia" and 0 < at.sm < LEAST_FP8_SM and experts_of(at):
         text = f"the FP8 e4m3 kernels need sm_{LEAST_FP8_SM} or later, {at.config.hardware.device} is {at.arch}"
         yield Said("hardware.device", at.config.hardware.device, text, "use h100 or later, or l20")
 
@@ -85,7 +41,12 @@ def _fp4_index(at: Situation) -> Iterator[Said]:
 
 def _repacked(at: Situation) -> Iterator[Said]:
     device = at.config.hardware.devices.get(at.config.hardware.device)
-    if device is not None and not device.native_fp4 and _experts(at) == "fp4" and at.config.hardware.has_device_memory:
+    if (
+        device is not None
+        and not device.native_fp4
+        and experts_of(at) == "fp4"
+        and at.config.hardware.has_device_memory
+    ):
         text = (
             f"{at.config.hardware.device} has no FP4 arithmetic: an engine repacks the experts, and V4-Pro at TP8 then "
             "loads 125.65 GiB a GPU on H200 (Marlin), about 131 on MI300X, where the files are 101.6"
@@ -97,29 +58,6 @@ def _kv_dtype(at: Situation) -> Iterator[Said]:
     if at.config.cache.layout == "plain" and at.config.hardware.has_device_memory:
         text = "the kernels take an FP8 cache only; --kv-cache-dtype auto fails when the model is made"
         yield Said("cache", "plain", text, "use cache=fp8 (--kv-cache-dtype fp8)")
-
-
-def _garbled(at: Situation) -> Iterator[Said]:
-    model, parallel = at.config.model, at.config.parallel
-    if model.num_attention_heads == 128 and parallel.tp > 1 and parallel.ep == 1:
-        text = f"V4-Pro with tp={parallel.tp} and no expert parallel was reported to answer garbage, without an error"
-        yield Said("tp", parallel.tp, text, "compare with dp and ep, which answered well")
-
-
-def _ep_dropped(at: Situation) -> Iterator[Said]:
-    parallel = at.config.parallel
-    if at.config.hardware.vendor == "amd" and parallel.ep > 1 and parallel.dp > 1:
-        text = (
-            f"ep={parallel.ep} with data-parallel attention scored 0.0000 on GSM8K on MI355X; an earlier good score "
-            "came from a launcher that had dropped --ep-size"
-        )
-        yield Said("ep", parallel.ep, text, "use ep=1, and read the resolved arguments in the log")
-
-
-def _replicated_flag(at: Situation) -> Iterator[Said]:
-    if at.config.parallel.shared_expert == "replicated":
-        text = "a replicated shared expert is asked for by SGLANG_SHARED_EXPERT_TP1=1"
-        yield Said("parallel.shared_expert", "replicated", text)
 
 
 def _below_block(at: Situation) -> Iterator[Said]:
@@ -153,7 +91,7 @@ def _pages(at: Situation) -> Iterator[Said]:
 
 def _slots(at: Situation) -> Iterator[Said]:
     seqs = at.config.runtime.max_num_seqs
-    if at.config.model.num_attention_heads == 128 and _on_atom(at):
+    if at.config.model.num_attention_heads == 128 and on_atom(at):
         size = seqs * PRO_SLOT
         text = (
             f"state for max_num_seqs={seqs} is allocated at start, 17.84 MiB a slot: {size:,} bytes, outside the cache"
@@ -170,12 +108,13 @@ def _index_logits(at: Situation) -> Iterator[Said]:
     size = tokens * (length // ratio) * 4
     if size >= LARGE_LOGITS:
         works = max(1, LARGE_LOGITS // 2 // (length // ratio * 4))
-        text = f"index scores of a step: {tokens:,} tokens x {length:,} / {ratio} entries x 4 bytes = {size:,} bytes"
+        text = f"index scores of a step: {tokens:,} tokens x {length:,} / {ratio} entries x 4 bytes = {size:,} bytes; "
+        text += "0.33.0 computes them 512 MiB at a time (VLLM_SPARSE_INDEXER_MAX_LOGITS_MB), 0.23.0 ran out of memory"
         yield Said("runtime.max_num_batched_tokens", tokens, text, f"{works:,} tokens keep them under 512 MiB")
 
 
 def _graph_memory(at: Situation) -> Iterator[Said]:
-    if at.config.plan is not None and at.config.plan.engine != "builder" and not at.config.runtime.graph_bytes:
+    if at.engine != "builder" and not at.config.runtime.graph_bytes:
         text = "captured graphs are not counted: their size is not known before a start"
         yield Said("runtime.graph_bytes", 0, text, "give runtime.graph_bytes from a log of the same setting")
 
@@ -197,32 +136,25 @@ def _xpu(at: Situation) -> Iterator[Said]:
         yield Said("hardware", "xpu", text)
 
 
-def _on_atom(at: Situation) -> bool:
-    # It runs on AMD only; without this its rules would be noise elsewhere.
-    return at.config.hardware.vendor == "amd" or (at.config.plan is not None and at.config.plan.engine == "atom")
-
-
-def _experts(at: Situation) -> str:
-    quantization = at.config.model.quantization_config
-    return "" if quantization is None or at.config.runtime.weights != "native" else quantization.expert_dtype
+def _packed_experts(at: Situation) -> Iterator[Said]:
+    if experts_of(at) == "fp4":
+        inner, hidden = at.config.model.moe_intermediate_size, at.config.model.hidden_size
+        text = (
+            f"experts are packed FP4: I8 [{inner}, {hidden // 2}] with E8M0 scales [{inner}, {hidden // 32}] stand for "
+            f"{inner} x {hidden}; a build that takes them for FP8 stops in _load_w13 (size of tensor a must match)"
+        )
+        yield Said("model", at.config.model.name, text, "use a build that reads expert_dtype, or a Base release (FP8)")
 
 
 _V, _S, _A = "vllm", "sglang", "atom"
 ENGINE_RULES = (
-    Rule("pp-drafter", REFUSAL, "vLLM #52761, PR #53408", _drafter_with_pp, (_V,)),
-    Rule("hash-layers", REFUSAL, "vLLM PR #55520, Megatron-Bridge PR #4131", _hash_layers, (_V, _S)),
-    Rule("atom-pp", REFUSAL, "ATOM PR #1552", _atom_pp, (_A,)),
+    *PARALLEL_RULES,
     Rule("atom-fp4", REFUSAL, "ATOM recipe for gfx942", _atom_fp4, (_A,)),
     Rule("fp8-kernels", REFUSAL, "vLLM #40851, ktransformers #1978", _fp8_gate, (_V, _S)),
     Rule("fp4-indexer", REFUSAL, "vLLM recipes 689d6b9", _fp4_index, (_V,)),
     Rule("kv-dtype", REFUSAL, "vLLM PR #41834", _kv_dtype, (_V,)),
-    Rule("tp-garbled", WARNING, "vLLM #47528", _garbled, (_V,)),
-    Rule("ep-dropped", WARNING, "InferenceX PR #1266", _ep_dropped, (_S,)),
-    Rule("mega-moe-pp", NOTE, "vLLM PR #55520", _mega_with_pp, (_V,)),
-    Rule("mega-moe-ep", NOTE, "vLLM 0.33.0 source, recipes 689d6b9 and 3b87742", _mega_needs_ep, (_V,)),
     Rule("aiter", NOTE, "InferenceX PR #2194", _aiter, (_V,)),
     Rule("repacked-experts", NOTE, "InferenceX #2128 and PR #2194, vLLM #45663", _repacked, (_V, _S)),
-    Rule("replicated-flag", NOTE, "sglang #23602", _replicated_flag, (_S,)),
     Rule("below-block", NOTE, "vLLM #50012", _below_block, (_V,)),
     Rule("method-name", NOTE, "InferenceX PR #2305, vllm-ascend #9144", _method_name, (_S,)),
     Rule("pages", NOTE, "vLLM #54703 and #44376", _pages, (_V,)),
@@ -230,6 +162,7 @@ ENGINE_RULES = (
     Rule("index-scores", NOTE, "vLLM #45663", _index_logits, (_V,)),
     Rule("graph-memory", NOTE, "vLLM PR #41834, InferenceX #1222", _graph_memory, (_V, _S, _A)),
     Rule("h200-context", WARNING, "vLLM recipes #381", _h200_context, (_V,)),
+    Rule("packed-experts", NOTE, "vLLM #40790", _packed_experts, (_V,)),
     Rule("xpu", NOTE, "vLLM models/deepseek_v4/xpu", _xpu, (_V,)),
 )
 """The registration of an engine's rule: one entry."""

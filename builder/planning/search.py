@@ -12,7 +12,9 @@ from builder.assembly import sharding
 from builder.assembly.stages import assemble
 from builder.errors import Problem
 from builder.outcome import Outcome
+from builder.planning.engine_terms import named_engine
 from builder.planning.pictures import check
+from builder.planning.rules import refusals
 from builder.planning.search_found import Found, measure, requests_each, with_least_fraction
 from builder.planning.search_sizes import Sizes
 from builder.planning.search_space import Space, space_of
@@ -86,9 +88,25 @@ class Search:
                     space.devices
                 )
                 continue
-            self.legal += len(space.devices)
             for hardware in space.devices:
-                yield replace(config, runtime=runtime, hardware=hardware)
+                candidate = replace(config, runtime=runtime, hardware=hardware)
+                if refused := self._engine_refuses(candidate):
+                    self.refused[refused] += 1
+                    continue
+                self.legal += 1
+                yield candidate
+
+    def _engine_refuses(self, config: BuildConfig) -> str:
+        """Why the named engine would not start it; nothing for our own runtime."""
+        engine = named_engine(config)
+        if engine == "builder":
+            return ""
+        found = refusals(config, self._sizes.shape(config).partition, engine)
+        if not found:
+            return ""
+        # Of a partition the text says it in a few words, whatever the other stages hold.
+        first = found[0]
+        return f"{first.key}: {first.reason}" if first.key == "parallel.partition" else _reason(first)
 
 
 def _all_of(config: BuildConfig) -> BuildConfig:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.planning.capacity import Capacity, budget_bytes, capacity
+from builder.planning.engine_terms import engine_terms, named_engine, without_state
+from builder.planning.search_options import hardware_option, spec_overrides
 from builder.planning.search_sizes import Shape, Sizes, StageSize
 from builder.schema.config import BuildConfig
 
@@ -93,7 +95,7 @@ class Found:
 
 def measure(config: BuildConfig, sizes: Sizes, requests: int | None) -> Found:
     """requests: how many of max_model_len all replicas together must hold; None: one each."""
-    shape, (between, at_end) = sizes.shape(config), sizes.step(config)
+    shape, (between, at_end) = _with_engine(config, sizes.shape(config)), sizes.step(config)
     last = len(shape.stages) - 1
     needed = tuple(stage.nbytes + (at_end if at == last else between) for at, stage in enumerate(shape.stages))
     budget = budget_bytes(config)
@@ -105,6 +107,21 @@ def measure(config: BuildConfig, sizes: Sizes, requests: int | None) -> Found:
     short = max(need + cache * each - budget for need, cache in zip(needed, caches, strict=True))
     held = None if short > 0 else _held(config, shape.stages, [budget - need for need in needed])
     return Found(config, shape, needed, budget, limiting, each, short, held)
+
+
+def _with_engine(config: BuildConfig, shape: Shape) -> Shape:
+    # The named engine's own terms; dp and ep ranks of a stage hold the same.
+    if named_engine(config) == "builder":
+        return shape
+    stages = tuple(
+        StageSize(
+            stage.nbytes + sum(term.nbytes for term in engine_terms(config, stage.facts, at)),
+            without_state(config, stage.facts, stage.cost),
+            stage.facts,
+        )
+        for at, stage in enumerate(shape.stages)
+    )
+    return Shape(shape.partition, stages)
 
 
 def requests_each(config: BuildConfig, requests: int | None) -> int:
@@ -160,10 +177,10 @@ def with_least_fraction(config: BuildConfig, sizes: Sizes, requests: int | None)
 def overrides(config: BuildConfig) -> list[str]:
     """What to put on a command line, beside what the search had there, to plan this configuration."""
     parallel, spec, runtime = config.parallel, config.spec, config.runtime
-    words = [f"hardware={config.hardware.vendor}", f"hardware.device={config.hardware.device}"]
+    words = [f"hardware={hardware_option(config.hardware)}", f"hardware.device={config.hardware.device}"]
     words += [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp", "ep", "dp")]
-    words += [f"parallel.shared_expert={parallel.shared_expert}", f"spec={spec.method}"]
-    words += [f"spec.num_speculative_tokens={spec.drafts}"] if spec.drafts else []
+    words += [f"parallel.shared_expert={parallel.shared_expert}", *spec_overrides(spec)]
     words.append(f"cache={config.cache.layout}")
+    words += [f"plan.engine={named_engine(config)}"] if named_engine(config) != "builder" else []
     names = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "memory_fraction")
     return words + [f"runtime.{name}={getattr(runtime, name)}" for name in names]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from builder.planning.engine_terms import named_engine
 from builder.planning.search_found import Found
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def front(found: Iterable[Found]) -> list[Found]:
 def _notes(search: Search, best: list[Found]) -> Iterator[str]:
     settings = search.settings
     yield "tokens and requests are of the whole deployment: dp replicas, each with what its fullest rank has room for"
+    engine = named_engine(search.space.config)
+    if engine != "builder":
+        yield f"plan.engine={engine}: its terms are in the bytes, and what it refuses is among the refused"
     kept = [f"{name}={value}" for name, value in _as_configured(search).items()]
     if kept:
         yield f"as configured: {', '.join(kept)}; lists such as search.cache=[all] look wider"
@@ -120,13 +124,15 @@ def report(search: Search, document: dict[str, Any]) -> None:
     from builder.planning.document import plan
 
     config = search.space.config
-    if config.report is None or not search.found:
+    if config.report is None:
         return
+    from builder.planning.search import order_of
+
+    # Where nothing fits, what came nearest shows what is missing.
+    first = min(search.found, key=order_of(search.settings), default=search.nearest)
     if config.report.plot == "sweep":
         pictures.save(config.out, "sweep", lambda: pictures.sweep_figure(points(search), document["model"]))
-    elif config.report.plot is not None:
-        from builder.planning.search import order_of
-
-        pictures.save_plan(plan(min(search.found, key=order_of(search.settings)).config))
+    elif config.report.plot is not None and first is not None:
+        pictures.save_plan(plan(first.config))
     if config.report.html is not None:
         html.write_search(config.report.html, document, points(search))

@@ -19,16 +19,18 @@ from builder.assembly.stages import assemble
 from builder.components.base.spec import CacheFormat, ComponentSpec
 from builder.planning.activations import activation_bytes
 from builder.planning.capacity import given_bytes
+from builder.planning.engine_terms import Facts, facts_of
 from builder.schema.config import BuildConfig
 from builder.schema.parallel import ParallelConfig
 
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
-    """What the largest rank of a stage holds before its activations, and its cache."""
+    """What the largest rank of a stage holds before its activations, its cache, and what engines' terms ask of it."""
 
     nbytes: int
     cost: CacheCost
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Sizes:
         """What a step works in, and what the user gives, on a stage before the last and on the last one."""
         parallel, runtime = config.parallel, config.runtime
         axes = (parallel.pp, parallel.tp, parallel.ep, parallel.dp, parallel.shared_expert)
-        key = (_kind(config), axes, config.cache.layout, runtime.max_model_len, runtime.max_num_seqs)
+        memory = config.hardware.total_bytes
+        key = (_kind(config), axes, config.cache.layout, runtime.max_model_len, runtime.max_num_seqs, memory)
         if key not in self._steps:
             given = sum(given_bytes(config).values())
             before, last = (activation_bytes(config, last_stage=last) for last in (False, True))
@@ -133,11 +136,12 @@ def _is_layer(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Of some parts together: bytes on the first tp rank and on the last one, and the cache."""
+    """Of some parts together: bytes on the first tp rank and on the last one, the cache, and the engines' facts."""
 
     most: int
     fewest: int
     cost: CacheCost
+    facts: Facts
 
 
 class _Measured:
@@ -157,7 +161,8 @@ class _Measured:
     def _size(self, specs: Sequence[ComponentSpec]) -> _Size:
         most, fewest = (_bytes(specs, cut) for cut in self._cuts)
         cost = sum((cache_cost(spec, self._form) for spec in specs), CacheCost(0, ()))
-        return _Size(most, fewest, cost)
+        facts = sum((facts_of(spec, self._cuts[0], self._form) for spec in specs), Facts())
+        return _Size(most, fewest, cost, facts)
 
     def loads(self, length: int) -> tuple[tuple[int, ...], Load, Load]:
         """What the search for the partition asks for: each layer, and what stands before and after them."""
@@ -174,12 +179,13 @@ class _Measured:
         edges = [0, *accumulate(partition)]
         for at, (start, end) in enumerate(pairwise(edges)):
             nbytes, cost = self._bytes[end] - self._bytes[start], _between(self._costs[start], self._costs[end])
+            facts = sum((layer.facts for layer in self.layers[start:end]), Facts())
             ends = [self._before] if at == 0 else []
             if at == len(partition) - 1:
                 ends.append(self._after if at else self._after_all)
             for size in ends:
-                nbytes, cost = nbytes + size.most, cost + size.cost
-            yield StageSize(nbytes, cost)
+                nbytes, cost, facts = nbytes + size.most, cost + size.cost, facts + size.facts
+            yield StageSize(nbytes, cost, facts)
 
 
 def _bytes(specs: Sequence[ComponentSpec], cut: Shards) -> int:

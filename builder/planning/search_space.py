@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from builder.errors import ConfigError, Problem
@@ -62,14 +64,17 @@ def space_of(config: BuildConfig) -> Space:
     if found:
         raise ConfigError(found)
     gpus = search.gpus or DEFAULT_GPUS
-    parallels = tuple(_parallels(config.parallel, search, gpus))
+    # More than the limit are not even written down.
+    parallels = tuple(islice(_parallels(config.parallel, search, gpus), MOST_PLANS + 1))
     if not parallels:
         raise ConfigError([_nothing_left(search, gpus)])
     runtimes = tuple(_runtimes(config, search))
     space = Space(config, gpus, devices, parallels, specs, _caches(config, search), runtimes)
     if space.size > MOST_PLANS:
         works = "give shorter lists, or a lower search.gpus"
-        raise ConfigError([Problem("task", "search", f"asks for {space.size:,} plans, above {MOST_PLANS:,}", works)])
+        counted = len(space.parallels) <= MOST_PLANS
+        reason = f"asks for {space.size:,} plans, above" if counted else "asks for more plans than the limit,"
+        raise ConfigError([Problem("task", "search", f"{reason} {MOST_PLANS:,}", works)])
     return space
 
 
@@ -98,9 +103,6 @@ def _word_problems(search: SearchConfig) -> Iterator[Problem]:
 
 
 def _limit_problems(config: BuildConfig, search: SearchConfig) -> Iterator[Problem]:
-    if config.plan is not None and config.plan.engine != "builder":
-        works = "leave it at builder, and plan the deployments that are found with it"
-        yield Problem("plan.engine", config.plan.engine, "a search counts builder's own terms", works)
     length, most = search.max_model_len, config.model.max_position_embeddings
     if length is not None and length > most:
         name = config.model.name
@@ -136,9 +138,14 @@ def _parallels(base: ParallelConfig, search: SearchConfig, gpus: int) -> Iterato
                 world = pp * tp * dp
                 if world > gpus or (counts is not None and world not in counts):
                     continue
-                for ep in _given(search.ep, [n for n in range(1, dp * tp + 1) if dp * tp % n == 0]):
+                for ep in _given(search.ep, _divisors(dp * tp)):
                     for shared in _given(search.shared_expert, [base.shared_expert]):
                         yield replace(base, pp=pp, tp=tp, ep=ep, dp=dp, shared_expert=shared)
+
+
+def _divisors(number: int) -> list[int]:
+    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*low, *(number // n for n in low)})
 
 
 def _given(values: list[T] | None, default: list[T]) -> list[T]:

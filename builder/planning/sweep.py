@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from builder.errors import BuilderError, ConfigError, Problem
+from builder.errors import BuilderError, ConfigError, Problem, RankError
 from builder.planning import files
-from builder.planning.tasks import SWEPT, runner
+from builder.planning.tasks import PLANS, SWEPT, runner
 from builder.schema.config import BuildConfig
 
 Row = dict[str, Any]
 
 FITS, TOO_LARGE, NOT_JUDGED, REFUSED, FAILED = "fits", "too large", "not judged", "refused", "failed"
-FINISHED = (FITS, TOO_LARGE, NOT_JUDGED)
+DONE, NO = "done", "no"
+FINISHED = (FITS, TOO_LARGE, NOT_JUDGED, DONE, NO)
 FIGURES = (
     "fits",
     "limiting_rank",
@@ -124,21 +125,27 @@ class Sweep:
     def _write(self, rows: Iterable[Row]) -> None:
         self._written = time.monotonic()
         if self.folder is not None:
-            from builder.planning.sweep_table import csv_text
+            from builder.planning.sweep_table import csv_text, figure_names
 
             kept = list(rows)
             files.write(self.folder / "sweep.json", json.dumps(kept, indent=1) + "\n")
-            files.write(self.folder / "sweep.csv", csv_text(kept, FIGURES))
+            files.write(self.folder / "sweep.csv", csv_text(kept, figure_names(kept) or FIGURES))
 
 
 def plan_row(config: BuildConfig) -> Row:
     """Status, reason and figures of one configuration. A bug is this row's reason, and the others go on."""
     try:
         if config.task not in SWEPT:
-            works = f"use {' or '.join(f'task={task}' for task in SWEPT)}"
-            raise ConfigError([Problem("task", config.task, "makes no row of a sweep", works)])
-        document = runner(config.task)(dataclasses.replace(config, report=None)).document
-        return {**verdict(document), **figures(document)}
+            raise _no_row("task", config.task, f"use {' or '.join(f'task={task}' for task in SWEPT)}")
+        if config.bench is not None and config.bench.what == "stash":
+            raise _no_row("bench.what", "stash", "use bench.what=forward")
+        # Whatever one row prints on its way would stand in the sweep's own output.
+        outcome = runner(config.task)(dataclasses.replace(config, report=None, output="json"))
+        if config.task in PLANS:
+            return {**verdict(outcome.document), **figures(outcome.document)}
+        return {"status": NO if outcome.exit_code else DONE, "reason": None, **(outcome.row or {})}
+    except RankError as error:
+        return {"status": FAILED, "reason": str(error)}
     except BuilderError as error:
         return _refused(error)
     except Exception:  # noqa: BLE001 - whatever it is, the other rows can still be planned
@@ -190,6 +197,10 @@ def config_key(config: BuildConfig, version: str) -> str:
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _no_row(key: str, value: str, works: str) -> ConfigError:
+    return ConfigError([Problem(key, value, "makes no row of a sweep", works)])
 
 
 def _failed() -> Row:

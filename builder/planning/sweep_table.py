@@ -14,7 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 GIB = 1 << 30
-_STYLES = {"fits": "green", "too large": "yellow", "refused": "red", "failed": "bold red"}
+_STYLES = {
+    "fits": "green",
+    "done": "green",
+    "too large": "yellow",
+    "no": "yellow",
+    "refused": "red",
+    "failed": "bold red",
+}
 _FIGURES = (
     ("limiting\nrank", "limiting_rank"),
     ("largest\nrank GiB", "bytes"),
@@ -41,8 +48,9 @@ class _SweepReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         wide = options.max_width >= _ROOM_FOR_REASONS
-        figures = list(_FIGURES)
-        while len(figures) > 1 and self._width(console, figures) > options.max_width:
+        measured = figure_names(self.rows)
+        figures = [(name.replace("_", "\n", 1), name) for name in measured] or list(_FIGURES)
+        while not measured and len(figures) > 1 and self._width(console, figures) > options.max_width:
             figures.pop(max(range(len(figures)), key=lambda at: _WANTED.index(figures[at][1])))
         yield self._table(figures, wide=wide)
         counts = Counter(row["status"] for row in self.rows)
@@ -93,14 +101,24 @@ def csv_text(rows: Sequence[dict[str, Any]], figures: Sequence[str]) -> str:
     return text.getvalue()
 
 
+def figure_names(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What the rows of a task that computes have measured, in order; none for plans."""
+    known = {"overrides", "status", "reason", "key"}
+    if any("limiting_rank" in row for row in rows):
+        return []
+    return list(dict.fromkeys(name for row in rows for name in row if name not in known))
+
+
 def _last_line(reason: str | None) -> str:
     lines = (reason or "").strip().splitlines()
     return lines[-1] if lines else ""
 
 
-def _cell(name: str, value: int | None) -> str:
+def _cell(name: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
     return f"{value / GIB:,.2f}" if name in _IN_GIB else f"{value:,}"
 
 

@@ -12,8 +12,11 @@ from builder.planning import pictures
 from builder.planning.document import Plan, plan
 from builder.schema.config import TASKS, BuildConfig
 
-SWEPT = ("build", "plan")
-"""Tasks whose document is a plan, so that a sweep can make a row of it."""
+PLANS = ("build", "plan")
+"""Tasks whose document is a plan."""
+
+SWEPT = (*PLANS, "generate", "verify", "bench")
+"""Tasks that a sweep can make rows of: of a plan, or of the figures that an outcome brings."""
 
 
 def runner(task: str) -> Callable[[BuildConfig], Outcome]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from builder.runtime.drafting.base import Draft
-from builder.runtime.sampling import Sampler
+from builder.runtime.sampling import Sampler, greedy
 
 
 def accept(draft: Draft, logits: Tensor, sampler: Sampler) -> list[int]:
@@ -21,7 +21,7 @@ def accept(draft: Draft, logits: Tensor, sampler: Sampler) -> list[int]:
     probability min(1, p / q); the first that does not is replaced by a draw from the rest of p over q.
     """
     if sampler.temperature == 0:
-        return _greedy(draft, logits, sampler)
+        return _greedy(draft, logits)
     wanted = sampler.distribution(logits).cpu()
     for index, token in enumerate(draft.tokens):
         p = wanted[index]
@@ -32,12 +32,12 @@ def accept(draft: Draft, logits: Tensor, sampler: Sampler) -> list[int]:
     return [*draft.tokens, sampler.draw(wanted[len(draft.tokens)])]
 
 
-def _greedy(draft: Draft, logits: Tensor, sampler: Sampler) -> list[int]:
+def _greedy(draft: Draft, logits: Tensor) -> list[int]:
+    chosen = greedy(logits)
     for index, token in enumerate(draft.tokens):
-        chosen = sampler.choose(logits[index])
-        if chosen != token:
-            return [*draft.tokens[:index], chosen]
-    return [*draft.tokens, sampler.choose(logits[len(draft.tokens)])]
+        if chosen[index] != token:
+            return chosen[: index + 1]
+    return chosen
 
 
 def _certain(token: int, like: Tensor) -> Tensor:
@@ -61,6 +61,17 @@ class Statistics:
         self.accepted.update(range(stood))
         self.target_steps += 1
         self.new_tokens += taken
+
+    def __add__(self, other: Statistics) -> Statistics:
+        """Of both together."""
+        return Statistics(
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            self.target_steps + other.target_steps,
+            self.new_tokens + other.new_tokens,
+            self.draft_seconds + other.draft_seconds,
+            self.verify_seconds + other.verify_seconds,
+        )
 
     @property
     def accepted_per_step(self) -> float:

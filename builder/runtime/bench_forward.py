@@ -14,14 +14,19 @@ from builder.runtime.step import cached_step, last_rows
 PROMPT, DECODED, ROUNDS = 512, 32, 3
 
 
-def measure(model: Model) -> dict[str, Any]:
-    """Tokens per second, medians of ``ROUNDS`` after one round that is not counted; random tokens, batch 1."""
+def measure(model: Model) -> dict[str, Any] | None:
+    """Tokens per second, medians of ``ROUNDS`` after one round that is not counted; random tokens, batch 1.
+
+    One pass after the other, also through several stages. None on a rank that does not lead.
+    """
     config = model.config
     length = max(1, min(PROMPT, config.runtime.max_model_len - DECODED, config.runtime.max_num_batched_tokens))
     random = torch.Generator().manual_seed(config.seed)
     count = length + DECODED
     ids = [int(token) for token in torch.randint(0, config.model.vocab_size, (count,), generator=random)]
     rounds = [_round(model, ids, length) for _ in range(ROUNDS + 1)][1:]
+    if model.peers.collect(None) is None:
+        return None
     return {
         "model": config.model.name,
         "dtype": config.runtime.dtype,
@@ -35,7 +40,11 @@ def _round(model: Model, ids: list[int], length: int) -> tuple[float, float]:
 
     def run(tokens: list[int]) -> None:
         step = cached_step(cache, [tokens], [0])
-        float(model.stage.predict(model.stage.run_layers(step)[last_rows(step)])[0, 0])
+        if (stream := model.run(step)) is None:
+            model.peers.decided(1, 1)
+        else:
+            chosen = model.stage.predict(stream[last_rows(step)]).argmax(dim=-1)
+            model.peers.publish(chosen.unsqueeze(-1).cpu())
 
     with torch.inference_mode():
         begun = time.perf_counter()

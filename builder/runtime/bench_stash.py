@@ -18,34 +18,36 @@ from builder.kernels.operations import select
 from builder.schema.config import BuildConfig
 
 TOKENS = (1, 8, 32, 128, 512, 2048, 8192)
-SECONDS_PER_CASE = 0.4
-LEAST_ROUNDS, MOST_ROUNDS = 3, 200
+SECONDS_PER_CASE = 1.0
+LEAST_ROUNDS, MOST_ROUNDS = 5, 200
+
+
+WAYS = ("none", "copy", "in_place")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One number of tokens, three ways: seconds of the mix that ends the last layer. copied: bytes of the rows."""
+    """The mix that ends the last layer over some tokens. seconds, moved: of each of ``WAYS``.
+
+    stash: bytes of the rows; moved: bytes that the way reads and writes at least.
+    """
 
     tokens: int
-    none: float
-    by_copy: float
-    in_place: float
-    copied: int
+    stash: int
+    seconds: tuple[float, ...]
+    moved: tuple[int, ...]
 
     def to_dict(self, bandwidth: float) -> dict[str, Any]:
         """As the report has it. bandwidth: of this machine's own copy, bytes read and written per second."""
-        extra = max(self.by_copy - self.none, 0.0)
-        return {
-            "tokens": self.tokens,
-            "seconds": {"none": self.none, "copy": self.by_copy, "in_place": self.in_place},
-            "stash_bytes": self.copied,
-            "extra_bytes_moved": {"none": 0, "copy": 2 * self.copied, "in_place": 0},
-            "share_of_copy_bandwidth": 2 * self.copied / extra / bandwidth if extra else None,
+        ways = {
+            way: {"seconds": seconds, "bytes": moved, "share_of_copy_bandwidth": moved / seconds / bandwidth}
+            for way, seconds, moved in zip(WAYS, self.seconds, self.moved, strict=True)
         }
+        return {"tokens": self.tokens, "stash_bytes": self.stash, **ways}
 
 
 def measure(config: BuildConfig, tokens: tuple[int, ...] = TOKENS) -> dict[str, Any]:
-    """Time the three ways, interleaved, for each number of tokens up to runtime.max_num_batched_tokens."""
+    """Time the three ways, in turns, for each number of tokens up to runtime.max_num_batched_tokens: medians."""
     model, device = config.model, torch.device(TORCH_DEVICES[config.hardware.vendor])
     dtype = TORCH_DTYPES[dtype_name(config.runtime.dtype)]
     most = config.runtime.max_num_batched_tokens
@@ -74,7 +76,8 @@ def _case(config: BuildConfig, stash: Tensor, tokens: int) -> Case:
         lambda: rows.copy_(mix(y, stream, post, comb)),
         lambda: mix(y, stream, post, comb, rows),
     )
-    return Case(tokens, *_medians(ways, device), copied=rows.nbytes)
+    mixed = sum(part.nbytes for part in (y, stream, post, comb, rows))
+    return Case(tokens, rows.nbytes, tuple(_medians(ways, device)), (mixed, mixed + 2 * rows.nbytes, mixed))
 
 
 def _medians(ways: tuple[Callable[[], Any], ...], device: torch.device) -> list[float]:

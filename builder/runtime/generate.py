@@ -1,11 +1,15 @@
-"""Generation: prompts in, tokens out, many requests at once, each at its own position, drafts verified in one pass."""
+"""Generation: prompts in, tokens out, many requests at once, each at its own position, drafts verified in one pass.
+
+Every rank runs the same loop over the same requests; the last stage alone decides, and tells the others.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +21,7 @@ from builder.runtime.drafting.choice import drafter_of
 from builder.runtime.model import Model
 from builder.runtime.request import Request
 from builder.runtime.sampling import Sampler
+from builder.runtime.schedule import Queue, Work
 from builder.runtime.step import cached_step
 from builder.schema.groups import GenerateConfig
 
@@ -52,8 +57,12 @@ class Generation:
 def generate_tokens(
     model: Model, prompts: list[list[int]], settings: GenerateConfig, seed: int = 0, on_token: OnToken | None = None
 ) -> Generation:
-    """Generate from token ids. Requests beyond runtime.max_num_seqs wait for a free place in the cache."""
-    ends = (model.config.model.eos_token_id, *model.config.model.more_eos_token_ids)
+    """Generate from token ids. Requests beyond runtime.max_num_seqs wait for a free place in the cache.
+
+    Among several ranks, the one that leads returns everything; on others, what is not theirs is empty.
+    """
+    peers, config = model.peers, model.config
+    ends = (config.model.eos_token_id, *config.model.more_eos_token_ids)
     stop = frozenset(token for token in ends if token is not None and not settings.ignore_eos)
     requests = [
         Request(
@@ -61,27 +70,39 @@ def generate_tokens(
         )
         for number, prompt in enumerate(prompts)
     ]
-    slots = min(len(prompts), model.config.runtime.max_num_seqs)
-    length = max(map(len, prompts)) + settings.max_new_tokens + model.config.spec.drafts
+    mine = requests[peers.replica :: peers.replicas]
+    slots = min(len(mine), config.runtime.max_num_seqs)
+    length = max(map(len, prompts)) + settings.max_new_tokens + config.spec.drafts
+    budget = config.runtime.max_num_batched_tokens
+    if peers.stages > 1:
+        budget = min(budget, config.parallel.microbatch_tokens)
     run = _Run(model, model.cache(slots, length), on_token or (lambda number, token: None))
     begun = time.perf_counter()
     with torch.inference_mode():
-        for running in _in_slots(requests, slots):
-            run.step(running)
-    return Generation([one.tokens for one in requests], run.steps, time.perf_counter() - begun, run.statistics)
+        run.all_of(Queue(mine, slots, budget, peers.stages))
+    found = peers.collect((run.steps, run.statistics, {one.number: one.tokens for one in mine}))
+    return _joined(found or [], requests, time.perf_counter() - begun)
 
 
-def _in_slots(requests: Sequence[Request], slots: int) -> Iterator[list[Request]]:
-    # Before each step: the requests that have a place in the cache; places of finished ones go to those that wait.
-    waiting, running, free = list(requests), list[Request](), list(range(slots))
-    while waiting or running:
-        while waiting and free:
-            request = waiting.pop(0)
-            request.slot = free.pop(0)
-            running.append(request)
-        yield running
-        free += [one.slot for one in running if one.finished]
-        running = [one for one in running if not one.finished]
+def _joined(
+    found: Sequence[tuple[int, Statistics, dict[int, list[int]]]], requests: Sequence[Request], seconds: float
+) -> Generation:
+    tokens = {number: new for _, _, part in found for number, new in part.items()}
+    statistics = sum((one for _, one, _ in found), Statistics())
+    return Generation(
+        [tokens.get(one.number, []) for one in requests], sum(steps for steps, _, _ in found), seconds, statistics
+    )
+
+
+@dataclass
+class _Pass:
+    # A pass under way. taken: each completing request's new tokens, once they are known here.
+    works: list[Work]
+    taken: list[tuple[Request, list[int]]] | None = None
+
+    @property
+    def completing(self) -> list[Work]:
+        return [work for work in self.works if work.completes]
 
 
 @dataclass
@@ -93,87 +114,102 @@ class _Run:
     statistics: Statistics = field(default_factory=Statistics)
 
     def __post_init__(self) -> None:
-        self.drafter = drafter_of(self.model, self.cache)
+        self.peers = self.model.peers
+        self.most = self.model.config.spec.drafts
+        if self.peers.last:
+            self.drafter = drafter_of(self.model, self.cache)
 
-    def step(self, running: list[Request]) -> None:
-        """One pass of the target over what the requests wait for and what is drafted for them."""
+    def all_of(self, queue: Queue) -> None:
+        """Compute until every request has its last token: as many passes under way as there are stages."""
+        under_way: deque[_Pass] = deque()
+        while True:
+            works = queue.next()
+            if works:
+                under_way.append(self._begin(works, queue))
+            if not self.peers.another_round(queue.unfinished):
+                return
+            if under_way and (not works or len(under_way) >= self.peers.stages):
+                self._settle(under_way.popleft(), queue)
+
+    def _begin(self, works: list[Work], queue: Queue) -> _Pass:
+        self.steps += 1
         begun = time.perf_counter()
-        batch = _within(self._drafts(running), self.model.config.runtime.max_num_batched_tokens)
-        drafted = time.perf_counter()
-        computed, stream = self._verify(batch)
+        step = cached_step(self.cache, [work.tokens for work in works], [work.request.slot for work in works])
+        stream = self.model.run(step)
+        return _Pass(works) if stream is None else self._decide(works, stream, begun, queue)
+
+    def _decide(self, works: list[Work], stream: Tensor, begun: float, queue: Queue) -> _Pass:
+        """On the last stage: what stands, what the drafter makes of it, and the word to the other stages."""
+        firsts = [sum(len(work.tokens) for work in works[:index]) for index in range(len(works))]
+        rows = [row for work, first in zip(works, firsts, strict=True) for row in work.rows_from(first)]
+        logits = self.model.stage.predict(stream[torch.tensor(rows, device=stream.device)]) if rows else stream[:0]
+        found: list[list[int]] = []
+        taken: list[tuple[Request, list[int]]] = []
+        computed: list[Computed] = []
+        for work, first in zip(works, firsts, strict=True):
+            wanted = len(work.rows_from(0))
+            rows_kept = len(work.tokens)
+            if work.completes:
+                found.append(accept(work.draft, logits[:wanted], work.request.sampler))
+                taken.append((work.request, self._take(work, found[-1])))
+                rows_kept -= len(work.draft.tokens) - (len(found[-1]) - 1)
+                if work.decoding:
+                    self.statistics.add(len(work.draft.tokens), len(found[-1]) - 1, len(taken[-1][1]))
+            computed.append(Computed(work.request, work.start, rows_kept, first))
+            logits = logits[wanted:]
         verified = time.perf_counter()
         self.drafter.observe([one for one in computed if not one.request.finished], stream)
-        self.statistics.draft_seconds += drafted - begun + time.perf_counter() - verified
-        self.statistics.verify_seconds += verified - drafted
-        for one in computed:
-            if one.request.finished:
-                self.cache.reset(one.request.slot)
+        drafts = self._propose([request for request, _ in taken if not request.finished])
+        for request, draft in drafts.items():
+            queue.drafted(request, draft)
+        if taken:
+            self.peers.publish(_packed(found, [drafts.get(request, Draft()) for request, _ in taken], self.most))
+        self.statistics.verify_seconds += verified - begun
+        self.statistics.draft_seconds += time.perf_counter() - verified
+        return _Pass(works, taken)
 
-    def _drafts(self, running: list[Request]) -> list[tuple[Request, Draft]]:
-        decoding = [one for one in running if one.decoding]
+    def _propose(self, requests: list[Request]) -> dict[Request, Draft]:
         # The last token of a request needs no draft after it.
-        room = [min(self.model.config.spec.drafts, one.limit - len(one.tokens) - 1) for one in decoding]
-        drafts = dict(zip(decoding, self.drafter.propose(decoding, room) if decoding else [], strict=True))
-        return [(one, drafts.get(one, Draft())) for one in running]
+        room = [min(self.most, one.limit - len(one.tokens) - 1) for one in requests]
+        return dict(zip(requests, self.drafter.propose(requests, room) if requests else [], strict=True))
 
-    def _verify(self, batch: list[_Work]) -> tuple[list[Computed], Tensor]:
-        self.steps += 1
-        step = cached_step(self.cache, [work.tokens for work in batch], [work.request.slot for work in batch])
-        stream = self.model.stage.run_layers(step)
-        firsts = [sum(len(work.tokens) for work in batch[:index]) for index in range(len(batch))]
-        rows = [row for work, first in zip(batch, firsts, strict=True) for row in work.rows_from(first)]
-        logits = self.model.stage.predict(stream[torch.tensor(rows, device=stream.device)]) if rows else stream[:0]
-        computed: list[Computed] = []
-        for work, first in zip(batch, firsts, strict=True):
-            computed.append(self._take(work, first, logits[: len(work.rows_from(0))]))
-            logits = logits[len(work.rows_from(0)) :]
-        return computed, stream
-
-    def _take(self, work: _Work, first: int, logits: Tensor) -> Computed:
-        request, start, drafts = work.request, work.request.fed, len(work.draft.tokens)
-        decoding, refused = request.decoding, 0
-        if work.completes:
-            found = accept(work.draft, logits, request.sampler)
-            refused = drafts - (len(found) - 1)
-            taken = request.take(found)
-            for token in taken:
+    def _settle(self, done: _Pass, queue: Queue) -> None:
+        """The decisions of the oldest pass: known on the last stage, heard on the others."""
+        if done.taken is None:
+            done.taken = []
+            if done.completing:
+                heard = self.peers.decided(len(done.completing), _width(self.most))
+                for work, (found, draft) in zip(done.completing, _unpacked(heard, self.most), strict=True):
+                    done.taken.append((work.request, self._take(work, found)))
+                    queue.drafted(work.request, draft)
+        for request, tokens in done.taken:
+            for token in tokens:
                 self.on_token(request.number, token)
-            if decoding:
-                self.statistics.add(drafts, len(found) - 1, len(taken))
-        self.cache.rewind(request.slot, refused)
-        request.fed = start + len(work.tokens) - refused
-        return Computed(request, start, len(work.tokens) - refused, first)
+        for request in queue.settle(done.works):
+            self.cache.reset(request.slot)
+
+    def _take(self, work: Work, found: list[int]) -> list[int]:
+        refused = len(work.draft.tokens) - (len(found) - 1)
+        self.cache.rewind(work.request.slot, refused)
+        work.request.fed -= refused
+        return work.request.take(found)
 
 
-@dataclass(frozen=True)
-class _Work:
-    # What a step computes of one request: the first ``known`` of the tokens it waits for, then drafts.
-    # completes: all it waits for is in, so that what follows is the target's choice.
-    request: Request
-    known: int
-    tokens: list[int]
-    draft: Draft
-    completes: bool
-
-    @classmethod
-    def of(cls, request: Request, draft: Draft, budget: int) -> _Work:
-        waiting = request.waiting
-        known = min(len(waiting), budget)
-        kept = min(len(draft.tokens), budget - known)
-        draft = Draft(draft.tokens[:kept], draft.chances[:kept] if draft.chances is not None else None)
-        return cls(request, known, [*waiting[:known], *draft.tokens], draft, completes=known == len(waiting))
-
-    def rows_from(self, first: int) -> range:
-        # The rows whose logits are wanted: after the last known token, and after each draft.
-        return range(first + self.known - 1, first + len(self.tokens)) if self.completes else range(0)
+def _width(most: int) -> int:
+    # Two counts, up to most + 1 tokens, up to most drafts.
+    return 2 * most + 3
 
 
-def _within(drafted: list[tuple[Request, Draft]], budget: int) -> list[_Work]:
-    # Decoding requests first: they wait for one token each, so that a long prompt does not hold them up.
-    batch: list[_Work] = []
-    for request, draft in sorted(drafted, key=lambda item: not item[0].decoding):
-        if budget:
-            batch.append(_Work.of(request, draft, budget))
-            budget -= len(batch[-1].tokens)
-    # Neighbours with equally many tokens are computed together.
-    return sorted(batch, key=lambda work: (len(work.tokens), work.request.slot))
+def _packed(found: Sequence[Sequence[int]], drafts: Sequence[Draft], most: int) -> Tensor:
+    # [requests, width]: how many tokens and drafts, the tokens, the drafts
+    rows = [
+        [len(tokens), len(draft.tokens), *tokens, *[0] * (most + 1 - len(tokens)), *draft.tokens]
+        + [0] * (most - len(draft.tokens))
+        for tokens, draft in zip(found, drafts, strict=True)
+    ]
+    return torch.tensor(rows)
+
+
+def _unpacked(heard: Tensor, most: int) -> list[tuple[list[int], Draft]]:
+    rows = cast("list[list[int]]", cast("Any", heard).tolist())
+    return [(row[2 : 2 + row[0]], Draft(tuple(row[3 + most : 3 + most + row[1]]))) for row in rows]

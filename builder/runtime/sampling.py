@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,7 +29,9 @@ class Sampler:
 
     def distribution(self, logits: Tensor) -> Tensor:
         """The probabilities a token is drawn from: [..., vocabulary] -> [..., vocabulary] in float64."""
-        probabilities = torch.softmax(logits.double() / self.temperature, dim=-1)
+        wide = logits.double()
+        # From the largest down: even the smallest temperature then divides no number to infinity.
+        probabilities = torch.softmax((wide - wide.amax(-1, keepdim=True)) / self.temperature, dim=-1)
         if self.top_p >= 1:
             return probabilities
         ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
@@ -42,13 +46,6 @@ class Sampler:
             return int(largest_value(logits))
         return self.draw(self.distribution(logits))
 
-    def choose_with_chance(self, logits: Tensor) -> tuple[int, Tensor | None]:
-        """One token from logits [vocabulary], and the probabilities it was drawn from (None when greedy)."""
-        if self.temperature == 0:
-            return int(largest_value(logits)), None
-        chances = self.distribution(logits).cpu()
-        return self.draw(chances), chances
-
     def uniform(self) -> float:
         """A number from 0 to 1."""
         return float(torch.rand((), dtype=torch.float64, generator=self.generator))
@@ -59,3 +56,25 @@ class Sampler:
         reached = probabilities.cpu().double().cumsum(-1)
         token = int(torch.searchsorted(reached, reached[-1:] * point, right=True))
         return min(token, int(probabilities.nonzero()[-1]))
+
+
+def choose_each(samplers: Sequence[Sampler], logits: Tensor) -> list[tuple[int, Tensor | None]]:
+    """A token for each row of logits [requests, vocabulary], and the probabilities it was drawn from.
+
+    The probabilities [vocabulary] are on the processor; None where the choice is greedy.
+    """
+    if all(sampler.temperature == 0 for sampler in samplers):
+        return [(token, None) for token in greedy(logits)]
+    found: list[tuple[int, Tensor | None]] = []
+    for sampler, row in zip(samplers, logits, strict=True):
+        if sampler.temperature == 0:
+            found += [(token, None) for token in greedy(row.unsqueeze(0))]
+        else:
+            chances = sampler.distribution(row).cpu()
+            found.append((sampler.draw(chances), chances))
+    return found
+
+
+def greedy(logits: Tensor) -> list[int]:
+    """The best token of each row of [rows, vocabulary], the lowest among equals."""
+    return cast("list[int]", cast("Any", largest_value(logits)).tolist())

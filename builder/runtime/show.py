@@ -30,22 +30,16 @@ def forward_speed(document: dict[str, Any]) -> RenderableType:
 
 def stash_table(document: dict[str, Any]) -> RenderableType:
     """The three ways of task=bench bench.what=stash."""
-    table = Table("tokens", "no stash", "by copy", "in place", "copy costs", "stash", pad_edge=False)
+    table = Table("tokens", "stash", "no stash", "stash by copy", "stash in place", pad_edge=False)
     for case in document["cases"]:
-        none, copied, placed = (case["seconds"][way] * 1e6 for way in ("none", "copy", "in_place"))
-        share = case["share_of_copy_bandwidth"]
-        costs = f"{copied - none:+,.0f} µs" + (f" ({share:.0%} of copy speed)" if share else "")
-        table.add_row(
-            f"{case['tokens']:,}",
-            f"{none:,.0f} µs",
-            f"{copied:,.0f} µs",
-            f"{placed:,.0f} µs",
-            costs,
-            f"{case['stash_bytes'] / 2**20:,.2f} MiB",
-        )
+        ways = (case[way] for way in ("none", "copy", "in_place"))
+        cells = [f"{way['seconds'] * 1e6:,.0f} µs, {way['share_of_copy_bandwidth']:.0%}" for way in ways]
+        table.add_row(f"{case['tokens']:,}", f"{case['stash_bytes'] / 2**20:,.2f} MiB", *cells)
     speed = document["copy_bandwidth"] / 1e9
     heading = f"The mix that ends the last layer of {document['model']}, {document['dtype']} on {document['device']}"
-    return Group(Text(heading), table, Text(f"This machine copies {speed:,.1f} GB/s, read and written."))
+    return Group(
+        Text(heading), table, Text(f"The shares are of what this machine copies: {speed:,.1f} GB/s, read and written.")
+    )
 
 
 def generation(document: dict[str, Any], *, texts_shown: bool) -> RenderableType:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from dataclasses import dataclass, field
+import math
 from typing import Any
 
 from builder.errors import ConfigError, Problem
 from builder.outcome import Outcome
-from builder.runtime import bench_forward, bench_stash, show
+from builder.runtime import bench_stash, show
 from builder.runtime.drafting.choice import check_can_draft
-from builder.runtime.generate import generate_tokens
-from builder.runtime.model import open_model
+from builder.runtime.jobs import streams
+from builder.runtime.ranks.across import compute
 from builder.runtime.requests import Prompts, read_prompts
-from builder.runtime.verify import compare, read_expected
+from builder.runtime.verify import read_expected
 from builder.schema.config import BuildConfig
 from builder.schema.fields import field_problems
 from builder.schema.groups import GenerateConfig
@@ -27,19 +26,13 @@ def run_verify(config: BuildConfig) -> Outcome:
     """Compare a checkpoint's outputs with known ones; the answer is whether all are within the tolerance."""
     settings = config.verify
     assert settings is not None, "task=verify brings its keys"
-    if settings.against == "transformers":
-        from builder.runtime.against_transformers import transformers_outputs
-
-        model = open_model(_room_for(config, MOST_RANDOM_TOKENS))
-        expected = transformers_outputs(model)
-    else:
-        if config.checkpoint is None:
-            raise ConfigError([Problem("checkpoint", None, "task=verify needs weights", "give checkpoint=DIR")])
-        expected = read_expected(config.checkpoint)
-        model = open_model(_room_for(config, expected.input_ids.numel()))
-    found = compare(model, expected, settings.tolerance)
-    document = found.to_dict()
-    return Outcome(document, 0 if found.ok else 1, lambda: show.comparison(document), "verify.json")
+    checkpoint, tokens = _checkpoint(config), MOST_RANDOM_TOKENS
+    if settings.against != "transformers":
+        tokens = read_expected(checkpoint).input_ids.numel()
+    document = compute(_room_for(config, tokens))
+    differences = [math.inf if one is None else one for one in document["max_abs_diff"].values()]
+    row = {"largest_difference": max(differences)}
+    return Outcome(document, 0 if document["ok"] else 1, lambda: show.comparison(document), "verify.json", row)
 
 
 def _room_for(config: BuildConfig, tokens: int) -> BuildConfig:
@@ -49,62 +42,46 @@ def _room_for(config: BuildConfig, tokens: int) -> BuildConfig:
 
 
 def run_generate(config: BuildConfig) -> Outcome:
-    """Generate from the prompts of a configuration. On a terminal a single prompt's text appears as it is made."""
-    settings = config.generate
-    assert settings is not None, "task=generate brings its keys"
+    """Generate from the prompts of a configuration."""
+    assert config.generate is not None, "task=generate brings its keys"
     check_can_draft(config)
-    if config.checkpoint is None:
-        raise ConfigError([Problem("checkpoint", None, "task=generate needs weights", "give checkpoint=DIR")])
+    _checkpoint(config)
     prompts = read_prompts(config)
-    live = settings.stream and config.output == "table" and len(prompts.ids) == 1 and prompts.tokenizer is not None
-    stream, model = _Stream(prompts), open_model(config)
-    if live:
-        stream.begin()
-    generated = generate_tokens(model, prompts.ids, settings, config.seed, stream.on_token if live else None)
-    document = generated.to_dict()
-    texts = [prompts.text(tokens) for tokens in generated.token_ids]
-    document = {"token_ids": document.pop("token_ids"), "text": None if None in texts else texts, **document}
-    return Outcome(document, 0, lambda: show.generation(document, texts_shown=live), "generate.json")
+    found = compute(_with_ids(config, prompts))
+    texts = [prompts.text(tokens) for tokens in found["token_ids"]]
+    document = {"token_ids": found.pop("token_ids"), "text": None if None in texts else texts, **found}
+    shown = streams(config, prompts)
+    row = {name: document[name] for name in ("steps", "accepted_per_step", "tokens_per_second")}
+    return Outcome(document, 0, lambda: show.generation(document, texts_shown=shown), "generate.json", row)
 
 
 def run_bench(config: BuildConfig) -> Outcome:
-    """Measure; the answer is always yes. bench.what=stash needs no checkpoint, forward does."""
+    """Measure; the answer is always yes. bench.what=stash needs no checkpoint and has one rank, forward does."""
     settings = config.bench
     assert settings is not None, "task=bench brings its keys"
     if settings.what == "stash":
         document = bench_stash.measure(config)
         return Outcome(document, 0, lambda: show.stash_table(document), "bench.json")
-    document = bench_forward.measure(open_model(config))
-    return Outcome(document, 0, lambda: show.forward_speed(document), "bench.json")
+    _checkpoint(config)
+    document = compute(config)
+    row = {f"{name}_tokens_per_second": document[name]["tokens_per_second"] for name in ("prefill", "decode")}
+    return Outcome(document, 0, lambda: show.forward_speed(document), "bench.json", row)
 
 
-@dataclass
-class _Stream:
-    # Writes text as far as it is certain: a character of several bytes is held back until its last token is there.
-    prompts: Prompts
-    tokens: list[int] = field(default_factory=list[int])
-    written: int = 0
+def _checkpoint(config: BuildConfig) -> str:
+    if config.checkpoint is None:
+        raise ConfigError([Problem("checkpoint", None, f"task={config.task} needs weights", "give checkpoint=DIR")])
+    return config.checkpoint
 
-    def begin(self) -> None:
-        self._write(self.prompts.text(self.prompts.ids[0]) or "")
 
-    def on_token(self, request: int, token: int) -> None:
-        del request
-        self.tokens.append(token)
-        text = self.prompts.text(self.tokens) or ""
-        if not text.endswith("\ufffd"):
-            self._write(text[self.written :])
-            self.written = len(text)
-
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+def _with_ids(config: BuildConfig, prompts: Prompts) -> BuildConfig:
+    return dataclasses.replace(config, prompt=None, prompt_file=None, prompt_ids=prompts.ids)
 
 
 def generate(config: BuildConfig, prompt_ids: list[list[int]], max_new_tokens: int | None = None) -> dict[str, Any]:
     """Generate from token ids in Python: the document of ``task=generate`` without text.
 
-    config: of ``compose(["task=generate", "checkpoint=DIR", …])``. Raises ConfigError and CheckpointError.
+    config: of ``compose(["task=generate", "checkpoint=DIR", …])``. Raises ConfigError, CheckpointError and RankError.
     """
     settings = config.generate or GenerateConfig(
         max_new_tokens=128, temperature=0.0, top_p=1.0, ignore_eos=False, stream=False
@@ -114,7 +91,6 @@ def generate(config: BuildConfig, prompt_ids: list[list[int]], max_new_tokens: i
     wrong = list(field_problems(settings, "generate"))
     if wrong:
         raise ConfigError(wrong)
-    checked = read_prompts(
-        dataclasses.replace(config, prompt=None, prompt_file=None, prompt_ids=prompt_ids, generate=settings)
-    )
-    return generate_tokens(open_model(config), checked.ids, settings, config.seed).to_dict()
+    asked = dataclasses.replace(config, task="generate", output="json", prompt=None, prompt_file=None)
+    asked = dataclasses.replace(asked, prompt_ids=prompt_ids, generate=settings)
+    return compute(_with_ids(asked, read_prompts(asked)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ EXPECTED_FILE = "expected.safetensors"
 CHUNKS = (1, 3, 17, 64, 5, 128)
 """Sizes of the pieces of the chunked prefill, in turn: off every window and ratio."""
 
-PREFILL, DECODE = "prefill", "decode"
+PREFILL, DECODE, CHUNKED = "prefill", "decode", "chunked_logits"
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,21 @@ class Comparison:
         """All within the tolerance (a NaN is not)."""
         return all(difference <= self.tolerance for difference in self.max_abs_diff.values())
 
+    @classmethod
+    def worst(cls, found: Sequence[Comparison]) -> Comparison:
+        """Of several comparisons with the same known outputs, the largest difference of each (a NaN is the largest)."""
+        names = found[0].max_abs_diff
+        worst = {name: max((one.max_abs_diff[name] for one in found), key=_not_a_number_last) for name in names}
+        return cls(worst, found[0].tolerance)
+
     def to_dict(self) -> dict[str, Any]:
         """As the report has it; a difference that is no number is null, and not ok."""
         shown = {name: value if math.isfinite(value) else None for name, value in self.max_abs_diff.items()}
         return {"max_abs_diff": shown, "tolerance": self.tolerance, "ok": self.ok}
+
+
+def _not_a_number_last(difference: float) -> float:
+    return math.inf if math.isnan(difference) else difference
 
 
 def read_expected(folder: str) -> Expected:
@@ -85,14 +96,17 @@ def _read_all(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no mapping
 
 
-def compare(model: Model, expected: Expected, tolerance: float) -> Comparison:
-    """Run the inputs in three ways, with the drafter where there is one, and compare what both sides have."""
+def compare(model: Model, expected: Expected, tolerance: float) -> Comparison | None:
+    """Run the inputs in three ways, with the drafter where there is one, and compare what both sides have.
+
+    None on a rank that has no outputs: the last stage has them.
+    """
     _check_ids(expected, model.config.model.vocab_size)
-    found: dict[str, Tensor] = {}
     with torch.inference_mode():
-        found |= _one_go(model, expected)
-        found["chunked_logits"] = _chunked(model, expected)
-    targets = {**expected.outputs, "chunked_logits": expected.outputs.get("prefill_logits")}
+        found = _one_go(model, expected) | _chunked(model, expected)
+    if not model.peers.last:
+        return None
+    targets = {**expected.outputs, CHUNKED: expected.outputs.get("prefill_logits")}
     differences = {
         name: _difference(value, target) for name, value in found.items() if (target := targets.get(name)) is not None
     }
@@ -129,7 +143,9 @@ def _one_go(model: Model, expected: Expected) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
     for first, last in [(0, length), *((at, at + 1) for at in range(length, len(rows[0])))]:
         phase = PREFILL if first == 0 else DECODE
-        stream = model.stage.run_layers(cached_step(cache, [row[first:last] for row in rows], batch))
+        stream = model.run(cached_step(cache, [row[first:last] for row in rows], batch))
+        if stream is None:
+            continue
         outputs = {"logits": model.stage.predict(stream), "hidden": stream.clone()}
         outputs |= _drafted(model, cache, stream, rows, first, last)
         for name, value in outputs.items():
@@ -151,14 +167,15 @@ def _drafted(
     return {"mtp": logits}
 
 
-def _chunked(model: Model, expected: Expected) -> Tensor:
+def _chunked(model: Model, expected: Expected) -> dict[str, Tensor]:
     rows = expected.rows
     cache = _cache(model, expected)
     parts: list[Tensor] = []
     for first, last in _pieces(expected.prompt_length):
         step = cached_step(cache, [row[first:last] for row in rows], range(len(rows)))
-        parts.append(unflatten(model.stage(step), 0, (len(rows), -1)))
-    return torch.cat(parts, dim=1)
+        if (stream := model.run(step)) is not None:
+            parts.append(unflatten(model.stage.predict(stream), 0, (len(rows), -1)))
+    return {CHUNKED: torch.cat(parts, dim=1)} if parts else {}
 
 
 def _pieces(length: int) -> Iterator[tuple[int, int]]:

@@ -198,13 +198,24 @@ def _dtype(node: JsonNode, labels: Labels) -> Any:
     return old or new or "bfloat16"
 
 
+_MIXED_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4")
+
+
 def _quantization(node: JsonNode) -> Any:
     """None where the file has none: the weights are then plain, whatever a leftover expert_dtype says."""
     child = node.child("quantization_config")
     if child is None:
         return None if node.get("quantization_config") is None else MISSING
     before = len(node.problems)
-    child.word("quant_method", ("fp8",))
+    method = child.get("quant_method")
+    if method in _MIXED_METHODS:
+        reason = (
+            "is no storage of the official releases: in the NVFP4 copies experts are NVFP4, attention stays FP8 and "
+            "the MTP block's experts MXFP4, module by module (TensorRT-LLM #16196)"
+        )
+        child.refuse("quant_method", method, reason, "use the official files: model=v4_pro, or fp8")
+    else:
+        child.word("quant_method", ("fp8",))
     for name, only in (("fmt", "e4m3"), ("scale_fmt", "ue8m0"), ("activation_scheme", "dynamic")):
         child.word(name, (only,), only)
     block = child.items("weight_block_size")

@@ -57,7 +57,10 @@ class RuntimeConfig:
 
 def runtime_problems(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[Problem]:
     """Ranges, and the model's own limit on the length."""
-    yield from field_problems(runtime, "runtime")
+    found = list(field_problems(runtime, "runtime"))
+    yield from found
+    if any(problem.key == "runtime.max_model_len" for problem in found):
+        return
     length, most = runtime.max_model_len, model.max_position_embeddings
     if not isinstance(length, int) or isinstance(length, bool):
         yield Problem("runtime.max_model_len", length, "is no length", f"use auto, or 1 to {most}")

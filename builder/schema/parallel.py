@@ -18,7 +18,12 @@ MOST_RANKS = 65_536
 
 @dataclass(slots=True, kw_only=True)
 class ParallelConfig:
-    """Rank = ((pp * dp_size) + dp) * tp_size + tp, all from 0; world = pp * dp * tp; ep regroups dp and tp."""
+    """Rank = ((pp * dp_size) + dp) * tp_size + tp, all from 0; world = pp * dp * tp; ep regroups dp and tp.
+
+    microbatch_tokens: most tokens of a pass with pp > 1, so that a prompt keeps every stage busy.
+    silence_seconds: a rank that shows no life for so long is given up, and the job with it.
+    message_seconds: how long a rank waits for a message of one that lives (its computation is part of that).
+    """
 
     pp: int = setting(least=1, most=MOST_RANKS)
     tp: int = setting(least=1, most=MOST_RANKS)
@@ -26,6 +31,9 @@ class ParallelConfig:
     dp: int = setting(least=1, most=MOST_RANKS)
     partition: Any = setting()
     shared_expert: str = setting(choices=("sharded", "replicated"))
+    microbatch_tokens: int = setting(512, least=1)
+    silence_seconds: float = setting(30.0, above=0)
+    message_seconds: float = setting(1800.0, above=0)
 
     @property
     def world_size(self) -> int:
@@ -90,7 +98,7 @@ def _expert_problems(parallel: ParallelConfig, model: ModelConfig) -> Iterator[P
             ep,
             f"{model.n_routed_experts} experts do not divide by {ep} "
             f"({redundant} redundant experts would make {total} = {ep} x {total // ep})",
-            works,
+            f"{works} (seen in vLLM #52435)",
         )
     if group % ep:
         yield Problem("ep", ep, f"does not divide dp·tp = {parallel.dp}·{tp} = {group}", works)

@@ -45,6 +45,16 @@ class Axis(Enum):
     SHARED_INNER = "shared inner"
 
 
+class Join(Enum):
+    """How the outputs of ranks that hold shares of a part become the output of the whole part."""
+
+    SUM = "partial sums are added"
+    CONCATENATE = "slices of the last dimension are put side by side"
+    LOOK_UP = "each id is looked up where its row is"
+    SCORES = "partial scores are added before the choice"
+    EXCHANGE = "tokens travel to their experts and back"
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Dimension ``dim`` holds ``count`` things named ``key`` in the model configuration, which stay whole.
@@ -157,6 +167,10 @@ class ComponentSpec:
     def cache(self, form: CacheFormat) -> tuple[CacheRows, ...]:
         """The part's own cache rows, without its children's."""
         del form
+        return ()
+
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        """For each axis whose division leaves the part's output incomplete: how the ranks complete it together."""
         return ()
 
     def files_prefix(self, path: str) -> str | None:

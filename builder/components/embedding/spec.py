@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from builder.components.base.spec import Axis, ComponentSpec, Split, Tensor
+from builder.components.base.spec import Axis, ComponentSpec, Join, Split, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +23,6 @@ class EmbeddingSpec(ComponentSpec):
     def tensors(self) -> tuple[Tensor, ...]:
         split = Split(0, Axis.VOCABULARY, self.vocabulary, "vocab_size")
         return (Tensor("weight", (self.vocabulary, self.hidden), self.dtype, (split,), source=self.source),)
+
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        return ((Axis.VOCABULARY, Join.LOOK_UP),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from builder.components.base.spec import Axis, ComponentSpec
+from builder.components.base.spec import Axis, ComponentSpec, Join
 from builder.components.linear.spec import Cut, StackedLinearSpec, WeightFormat
 
 
@@ -26,3 +26,6 @@ class ExpertsSpec(ComponentSpec):
         into = StackedLinearSpec(self.inner, self.hidden, self.form, rows=cut, experts=self.experts)
         back = StackedLinearSpec(self.hidden, self.inner, self.form, columns=cut, experts=self.experts)
         return (("w1", into), ("w2", back), ("w3", into))
+
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        return (Axis.EXPERT_INNER, Join.SUM), (Axis.EXPERTS, Join.EXCHANGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from builder.components.base.spec import Axis, CacheFormat, CacheRows, ComponentSpec
+from builder.components.base.spec import Axis, CacheFormat, CacheRows, ComponentSpec, Join
 from builder.components.compressor.spec import CompressorSpec
 from builder.components.linear.spec import Cut, Formats, LinearSpec, WeightFormat
 from builder.schema.model import FP4_BLOCK
@@ -51,3 +51,6 @@ class IndexerSpec(ComponentSpec):
             case _:
                 row = CacheRows("keys", width, form.entry_dtype)
         return (replace(row, ratio=self.ratio, features=width),)
+
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        return ((Axis.INDEX_HEADS, Join.SCORES),)

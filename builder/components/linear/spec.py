@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from builder.components.base.spec import Axis, ComponentSpec, Split, Tensor
+from builder.components.base.spec import Axis, ComponentSpec, Join, Split, Tensor
 from builder.schema.model import FP4_BLOCK, FP8_BLOCK, ModelConfig
 
 _DTYPE_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "e8m0": "F8_E8M0"}
@@ -84,6 +84,9 @@ class LinearSpec(ComponentSpec):
             case _:
                 return (Tensor("weight", (out, into), self.form.dtype, self._splits()),)
 
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        return ((self.columns.axis, Join.SUM),) if self.columns else ()
+
     def _splits(self, row_block: int = 1, column_block: int = 1) -> tuple[Split, ...]:
         sides = ((0, self.rows, row_block), (1, self.columns, column_block))
         return tuple(Split(dim, cut.axis, cut.count, cut.key, block) for dim, cut, block in sides if cut)
@@ -101,3 +104,6 @@ class StackedLinearSpec(LinearSpec):
         split = Split(0, Axis.EXPERTS, self.experts, "n_routed_experts")
         single = LinearSpec(self.out_features, self.in_features, self.form, self.rows, self.columns)
         return tuple(tensor.stack(self.experts, split) for tensor in single.tensors())
+
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        return ()

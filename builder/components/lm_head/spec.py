@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from builder.components.base.spec import Axis, ComponentSpec, Split, Tensor
+from builder.components.base.spec import Axis, ComponentSpec, Join, Split, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +22,6 @@ class LMHeadSpec(ComponentSpec):
     def tensors(self) -> tuple[Tensor, ...]:
         split = Split(0, Axis.VOCABULARY, self.vocabulary, "vocab_size")
         return (Tensor("weight", (self.vocabulary, self.hidden), self.dtype, (split,)),)
+
+    def joins(self) -> tuple[tuple[Axis, Join], ...]:
+        return ((Axis.VOCABULARY, Join.CONCATENATE),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from builder.kernels.compiled.linear import exact_linear
@@ -24,9 +23,10 @@ def before(
 
 def after(y: Tensor, stream: Tensor, post: Tensor, comb: Tensor, out: Tensor | None = None) -> Tensor:
     """As ``reference.hyper_connections.after``."""
-    written = torch.empty(stream.shape, dtype=stream.dtype, device=stream.device) if out is None else out
-    if not (usable(stream) and y.dtype == stream.dtype == written.dtype and written.is_contiguous()):
+    same = y.dtype == stream.dtype == (stream if out is None else out).dtype
+    if not (usable(stream) and same and (out is None or out.is_contiguous())):
         return reference.after(y, stream, post, comb, out)
+    written = stream.new_empty(stream.shape) if out is None else out
     operations().hc_after(y.contiguous(), stream.contiguous(), post, comb, written)
     return written
 

@@ -42,16 +42,17 @@ def sinkhorn(scores: Tensor, iters: int, eps: float) -> Tensor:
 
 
 def after(y: Tensor, stream: Tensor, post: Tensor, comb: Tensor, out: Tensor | None = None) -> Tensor:
-    """post[k] * y + sum over j of comb[j, k] * stream[j], into ``out`` if given.
+    """post[k] * y + sum over j of comb[j, k] * stream[j], into ``out`` if given, else into a new tensor.
 
-    y [tokens, hidden]; stream, out [tokens, K, hidden]; post [tokens, K]; comb [tokens, K, K].
+    y [tokens, hidden]; stream, out [tokens, K, hidden]; post [tokens, K]; comb [tokens, K, K]. Both are written by the
+    same operation, so that a given place costs nothing.
     """
     # [tokens, K, hidden]
     kept = torch.bmm(comb.transpose(1, 2), exact(stream))
     added = post.unsqueeze(-1) * exact(y).unsqueeze(1)
-    if out is None:
-        return (kept + added).to(stream.dtype)
-    return torch.add(kept, added, out=out)
+    if out is None and (kept.requires_grad or added.requires_grad):
+        return (kept + added).to(stream.dtype)  # autograd knows no out=
+    return torch.add(kept, added, out=stream.new_empty(stream.shape) if out is None else out)
 
 
 def head(stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, eps: float, norm_eps: float) -> Tensor:

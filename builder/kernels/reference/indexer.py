@@ -18,19 +18,28 @@ def pick(queries: Tensor, keys: Tensor, weights: Tensor, ready: Tensor, count: i
     queries [batch, tokens, heads, width]; keys [batch, entries, width]; weights [batch, tokens, heads];
     ready [batch, tokens] -> [batch, tokens, count], count <= entries.
     """
-    index = torch.arange(keys.shape[1], device=keys.device)
-    wide_keys, picks = exact(keys), list[Tensor]()
-    for start in range(0, queries.shape[1], CHUNK):
-        part = slice(start, start + CHUNK)
-        scored = _scores(exact(queries[:, part]), wide_keys, exact(weights[:, part]))
-        limit = ready[:, part].unsqueeze(-1)
-        chosen = largest(scored.masked_fill(index >= limit, -torch.inf), count)
-        picks.append(torch.where(chosen < limit, chosen, -1))
+    wide_keys = exact(keys)
+    picks = [
+        choose(scores(queries[:, part], wide_keys, weights[:, part]), ready[:, part], count)
+        for part in (slice(start, start + CHUNK) for start in range(0, queries.shape[1], CHUNK))
+    ]
     return torch.cat(picks, dim=1)
 
 
-def _scores(queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
-    # sum over heads of relu(q . k) * weight: [batch, tokens, entries]
+def scores(queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    """Sum over heads of relu(q . k) * weight, exact.
+
+    queries [batch, tokens, heads, width]; keys [batch, entries, width]; weights [batch, tokens, heads]
+    -> [batch, tokens, entries].
+    """
     batch, tokens, heads, _ = queries.shape
-    products = torch.bmm(queries.flatten(1, 2), keys.transpose(1, 2)).view(batch, tokens, heads, -1)
-    return torch.einsum("bthe,bth->bte", products.relu_(), weights)
+    products = torch.bmm(exact(queries).flatten(1, 2), exact(keys).transpose(1, 2)).view(batch, tokens, heads, -1)
+    return torch.einsum("bthe,bth->bte", products.relu_(), exact(weights))
+
+
+def choose(scored: Tensor, ready: Tensor, count: int) -> Tensor:
+    """What ``pick`` picks, from scores [batch, tokens, entries]."""
+    limit = ready.unsqueeze(-1)
+    index = torch.arange(scored.shape[-1], device=scored.device)
+    chosen = largest(scored.masked_fill(index >= limit, -torch.inf), count)
+    return torch.where(chosen < limit, chosen, -1)

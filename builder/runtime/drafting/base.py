@@ -33,7 +33,10 @@ class Computed:
 
 
 class Drafter(Protocol):
-    """A method of drafting. It never sees the target's logits, only what stands afterwards."""
+    """A method of drafting. It never sees the target's logits, only what stands afterwards.
+
+    The module ``drafting.METHOD`` makes it: ``drafter(model, cache)``.
+    """
 
     def propose(self, requests: Sequence[Request], room: Sequence[int]) -> list[Draft]:
         """At most ``room[i]`` tokens for each request, which wait for one token each."""
@@ -45,15 +48,3 @@ class Drafter(Protocol):
         stream [tokens of the step, hc_mult, hidden]: the residual stream before hc_head.
         """
         ...
-
-
-class NoDrafter:
-    """Proposes nothing."""
-
-    def propose(self, requests: Sequence[Request], room: Sequence[int]) -> list[Draft]:
-        """See ``Drafter``."""
-        del room
-        return [Draft()] * len(requests)
-
-    def observe(self, computed: Sequence[Computed], stream: Tensor) -> None:
-        """See ``Drafter``."""

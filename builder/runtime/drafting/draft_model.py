@@ -11,6 +11,7 @@ from torch import Tensor
 from builder.components.draft_model.module import DraftModel
 from builder.runtime.cache import Cache
 from builder.runtime.drafting.base import Computed, Draft
+from builder.runtime.drafting.chain import draft_in_turn
 from builder.runtime.model import Model
 from builder.runtime.request import Request
 from builder.runtime.step import last_rows, make_step
@@ -22,43 +23,55 @@ class DraftModelDrafting:
     def __init__(self, model: Model, cache: Cache) -> None:
         self.part = cast("DraftModel", model.stage.get_submodule("draft"))
         self.cache, self.budget = cache, model.config.runtime.max_num_batched_tokens
-        self._read: dict[Request, int] = {}
+        # By slot: how many tokens of its request the draft has read.
+        self._read: dict[int, int] = {}
 
     def observe(self, computed: Sequence[Computed], stream: Tensor) -> None:
         """See ``Drafter``: of the tokens it drafted, those that the target refused have to be read again."""
         del stream
         for one in computed:
-            standing = one.start + one.rows
-            self._read[one.request] = min(self._read.get(one.request, 0), standing)
+            # A request that starts has nothing of the one that had its slot before.
+            known = self._read.get(one.request.slot, 0) if one.start else 0
+            self._read[one.request.slot] = min(known, one.start + one.rows)
 
     def propose(self, requests: Sequence[Request], room: Sequence[int]) -> list[Draft]:
         """See ``Drafter``."""
-        tokens: dict[Request, list[int]] = {one: [] for one in requests}
-        chances: dict[Request, list[Tensor]] = {one: [] for one in requests}
-        most_of = dict(zip(requests, room, strict=True))
-        wanting = [one for one in requests if most_of[one] > 0]
-        while wanting:
-            logits = self._read_all(wanting, tokens)
-            for row, one in enumerate(wanting):
-                token, chance = one.sampler.choose_with_chance(logits[row])
-                tokens[one].append(token)
-                chances[one] += [] if chance is None else [chance]
-            wanting = [one for one in wanting if len(tokens[one]) < most_of[one]]
-        return [Draft(tuple(tokens[one]), tuple(chances[one]) or None) for one in requests]
+        return draft_in_turn(requests, room, self._logits)
 
-    def _read_all(self, requests: Sequence[Request], tokens: dict[Request, list[int]]) -> Tensor:
-        """Logits after everything that a request has, drafts included: [requests, vocabulary]."""
-        return torch.stack([self._read_one(one, [*one.sequence, *tokens[one]]) for one in requests])
-
-    def _read_one(self, request: Request, sequence: list[int]) -> Tensor:
-        logits: Tensor | None = None
-        # Drafts of a step that had no room for the request were read, but never stood.
-        start = min(self._read.get(request, 0), len(sequence) - 1)
-        while start < len(sequence):
-            piece = sequence[start : start + self.budget]
-            step = make_step(self.cache, [piece], [start], [request.slot], self.cache.device)
+    def _logits(self, requests: Sequence[Request], tokens: Sequence[list[int]]) -> Tensor:
+        # After everything that each request has, drafts included: [requests, vocabulary]
+        sequences = [[*one.sequence, *drafted] for one, drafted in zip(requests, tokens, strict=True)]
+        slots = [one.slot for one in requests]
+        # Of drafts that were not verified, more may have been read than there is now: the last token is read again.
+        starts = [min(self._read.get(slot, 0), len(ids) - 1) for slot, ids in zip(slots, sequences, strict=True)]
+        found: dict[int, Tensor] = {}
+        while len(found) < len(requests):
+            pieces = self._pieces(sequences, starts)
+            step = make_step(
+                self.cache,
+                list(pieces.values()),
+                [starts[index] for index in pieces],
+                [slots[index] for index in pieces],
+                self.cache.device,
+            )
             logits = self.part.predict(self.part.run_layers(step)[last_rows(step)])
-            start += len(piece)
-        self._read[request] = start
-        assert logits is not None, "a request waits for at least one token"
-        return logits[0]
+            for row, (index, piece) in enumerate(pieces.items()):
+                starts[index] += len(piece)
+                if starts[index] == len(sequences[index]):
+                    found[index] = logits[row]
+        self._read.update(zip(slots, starts, strict=True))
+        return torch.stack([found[index] for index in range(len(requests))])
+
+    def _pieces(self, sequences: Sequence[list[int]], starts: Sequence[int]) -> dict[int, list[int]]:
+        # What is to be read of each sequence, as far as a step holds it; the shortest first: most have one token.
+        pieces: dict[int, list[int]] = {}
+        budget = self.budget
+        for index in sorted(range(len(sequences)), key=lambda index: len(sequences[index]) - starts[index]):
+            piece = sequences[index][starts[index] : starts[index] + budget]
+            if piece:
+                pieces[index] = piece
+                budget -= len(piece)
+        return pieces
+
+
+drafter = DraftModelDrafting

@@ -11,6 +11,7 @@ from torch import Tensor
 from builder.components.mtp_drafter.module import MTPDrafter
 from builder.runtime.cache import Cache
 from builder.runtime.drafting.base import Computed, Draft
+from builder.runtime.drafting.chain import draft_in_turn
 from builder.runtime.model import Model
 from builder.runtime.request import Request
 from builder.runtime.step import last_rows, make_step
@@ -26,42 +27,45 @@ class MTPDrafting:
     def __init__(self, model: Model, cache: Cache) -> None:
         self.part = cast("MTPDrafter", model.stage.get_submodule("mtp"))
         self.cache = cache
-        self._ahead: dict[Request, tuple[Tensor, Tensor]] = {}
+        # By slot, so that a finished request's are replaced by the next one's: the block's stream at the last position
+        # that the target has computed, [1, hc_mult, hidden], and its logits, [vocabulary].
+        self._followed: dict[int, tuple[Tensor, Tensor]] = {}
 
     def observe(self, computed: Sequence[Computed], stream: Tensor) -> None:
         """See ``Drafter``: follow the target over the rows that stand."""
         if not computed:
             return
+        requests = [one.request for one in computed]
         following = [one.request.sequence[one.start + 1 : one.start + 1 + one.rows] for one in computed]
         rows = [row for one in computed for row in range(one.first_row, one.first_row + one.rows)]
         if rows != list(range(stream.shape[0])):
             stream = stream[torch.tensor(rows, device=stream.device)]
-        self._run([one.request for one in computed], following, [one.start for one in computed], stream)
+        streams, logits = self._run(requests, following, [one.start for one in computed], stream)
+        for row, one in enumerate(requests):
+            self._followed[one.slot] = streams[row : row + 1], logits[row]
 
     def propose(self, requests: Sequence[Request], room: Sequence[int]) -> list[Draft]:
         """See ``Drafter``."""
-        tokens: dict[Request, list[int]] = {one: [] for one in requests}
-        chances: dict[Request, list[Tensor]] = {one: [] for one in requests}
-        wanting = [one for one, most in zip(requests, room, strict=True) if most > 0]
-        most_of = dict(zip(requests, room, strict=True))
-        while wanting:
-            for one in wanting:
-                token, chance = one.sampler.choose_with_chance(self._ahead[one][1])
-                tokens[one].append(token)
-                chances[one] += [] if chance is None else [chance]
-            wanting = [one for one in wanting if len(tokens[one]) < most_of[one]]
-            if wanting:
-                self._run_ahead(wanting, tokens)
-        return [Draft(tuple(tokens[one]), tuple(chances[one]) or None) for one in requests]
+        ahead: dict[Request, Tensor] = {}
 
-    def _run_ahead(self, requests: Sequence[Request], tokens: dict[Request, list[int]]) -> None:
-        starts = [one.fed + len(tokens[one]) - 1 for one in requests]
-        streams = torch.cat([self._ahead[one][0] for one in requests])
-        self._run(requests, [[tokens[one][-1]] for one in requests], starts, streams)
+        def logits(wanting: Sequence[Request], tokens: Sequence[list[int]]) -> Tensor:
+            if not tokens[0]:
+                return torch.stack([self._followed[one.slot][1] for one in wanting])
+            starts = [one.fed + len(drafted) - 1 for one, drafted in zip(wanting, tokens, strict=True)]
+            before = torch.cat([ahead.get(one, self._followed[one.slot][0]) for one in wanting])
+            streams, found = self._run(wanting, [drafted[-1:] for drafted in tokens], starts, before)
+            ahead.update((one, streams[row : row + 1]) for row, one in enumerate(wanting))
+            return found
 
-    def _run(self, requests: Sequence[Request], following: list[list[int]], starts: list[int], stream: Tensor) -> None:
+        return draft_in_turn(requests, room, logits)
+
+    def _run(
+        self, requests: Sequence[Request], following: Sequence[list[int]], starts: Sequence[int], stream: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        # The block's stream and logits of each request's last row: [requests, hc_mult, hidden], [requests, vocabulary]
         step = make_step(self.cache, following, starts, [one.slot for one in requests], self.cache.device)
-        drafted = self.part.block(stream, step)[last_rows(step)]
-        logits = self.part.block.logits(drafted)
-        for row, one in enumerate(requests):
-            self._ahead[one] = drafted[row : row + 1], logits[row]
+        streams = self.part.block(stream, step)[last_rows(step)]
+        return streams, self.part.block.logits(streams)
+
+
+drafter = MTPDrafting
