@@ -108,8 +108,10 @@ def _run_task(flags: Flags) -> int:
 
     from builder.planning import files
     from builder.planning.tasks import runner
-    from builder.schema.config import warnings
+    from builder.schema.config import COMPUTING_TASKS, warnings
 
+    if config.task in COMPUTING_TASKS:
+        _let_threads_rest()
     run = runner(config.task)
     for line in warnings(config):
         warn(line)
@@ -124,6 +126,12 @@ def _run_task(flags: Flags) -> int:
     else:
         print_table(outcome.shown())
     return outcome.exit_code
+
+
+def _let_threads_rest() -> None:
+    """Before torch is loaded: its idle threads spin for milliseconds, which costs much where others want the cores."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def _save(folder: Path, composition: Composition, config: Any, outcome: Outcome) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 from builder.paths import conf_dir
 from builder.schema.config import TASKS
 
+_NARROW, _WIDE = 22, 36
+"""Columns of keys of the top level, and of groups."""
+
 _HEAD = """\
 builder turns a configuration into a DeepSeek-V4: it assembles exactly the parts that each rank needs, and says
 what they cost to the byte before anything is launched.
@@ -41,7 +44,7 @@ def help_text(config_dir: str | None = None) -> str:
     folders = [conf_dir(), *([Path(config_dir)] if config_dir else [])]
     groups = sorted({path.name for folder in folders for path in folder.iterdir() if _is_group(path)})
     parts = [_HEAD, "Keys of the top level\n" + "\n".join(_keys(conf_dir() / "config.yaml")) + "\n", "Groups"]
-    parts += ["\n".join(_group(name, folders)) + "\n" for name in groups]
+    parts += ["\n".join([*_group(name, folders), *_group_keys(name)]) + "\n" for name in groups]
     parts += ["Keys of tasks", "\n".join(_task_keys()) + "\n", _FLAGS]
     return "\n".join(parts)
 
@@ -59,6 +62,17 @@ def _group(name: str, folders: list[Path]) -> Iterator[str]:
             yield f"    {path.stem:<22} {describe(path)}{mark}"
 
 
+def _group_keys(name: str) -> Iterator[str]:
+    """The keys of a group that every option has, or some: each once, from the first file that says what it is."""
+    seen: set[str] = set()
+    for path in sorted((conf_dir() / name).glob("*.yaml")) if name != "task" else ():
+        for line in _keys(path, f"{name}."):
+            key = line.partition("=")[0]
+            if key not in seen:
+                seen.add(key)
+                yield line
+
+
 def describe(path: Path) -> str:
     """The first comment line of a YAML file that is no directive of Hydra's."""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -67,13 +81,13 @@ def describe(path: Path) -> str:
     return ""
 
 
-def _keys(path: Path) -> Iterator[str]:
+def _keys(path: Path, prefix: str = "") -> Iterator[str]:
     """``key: value # words`` of the root of a file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         key, colon, rest = line.partition(":")
         if colon and key.isidentifier() and " # " in rest:
             value, _, words = rest.partition(" # ")
-            yield f"    {key + '=' + value.strip():<22} {words}"
+            yield f"    {prefix + key + '=' + value.strip():<{_WIDE if prefix else _NARROW}} {words}"
 
 
 def _task_keys() -> Iterator[str]:

@@ -5,8 +5,8 @@ python examples/plot_losses.py training.jsonl docs/images
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ CURVES = {"main": ("next byte (main head)", "#1f5fa8"), "draft_1": ("the byte af
 
 def main() -> None:
     """Read the log, write loss.png and loss.svg."""
-    log, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description="Draw the losses of a training run from its log")
+    parser.add_argument("log", type=Path, help="what train_tiny.py wrote with --log")
+    parser.add_argument("folder", type=Path, help="where loss.png and loss.svg go")
+    options = parser.parse_args()
+    log, folder = options.log, options.folder
     entries: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
     trained = [entry for entry in entries if "rate" in entry]
     held = [entry for entry in entries if "held_out" in entry]

@@ -133,3 +133,68 @@ def test_drafts_double_the_rings_and_add_a_layer() -> None:
     more = 0.1 * 30 * 8 / 256 * (2 * 2 * 512 + 2 * 2 * 128) * 4
     assert drafting.per_token == pytest.approx((plain.per_token + more) * 62 / 61)
     assert drafting.fixed > 1.9 * plain.fixed
+
+
+PAGED = "model=v4_flash hardware.device=rtx_5090 tp=2 pp=3 plan.engine=vllm"
+
+
+def test_vllm_admits_in_pages_and_the_plan_says_so() -> None:
+    plan = planned(f"{PAGED} runtime.max_model_len=8192")
+    longest = min(rank.capacity.longest_request for rank in plan.ranks if rank.capacity)
+    rank = plan.ranks[plan.limiting_rank]
+    assert rank.pages is not None
+    assert rank.free is not None
+    assert rank.pages.bytes_needed(8192) > rank.free > rank.cache.nbytes(8192)
+    assert (plan.fits, longest) == (False, rank.pages.longest(rank.free, 1_048_576))
+    assert rank.pages.bytes_needed(longest) <= rank.free < rank.pages.bytes_needed(longest + 1)
+    warned = [one for one in plan.findings if one.severity == "warning" and one.rule == "pages-short"]
+    assert f"the longest that is admitted is {longest:,} tokens" in str(warned[0])
+    capacity = plan.to_dict()["capacity"]
+    assert capacity["physical"]["requests"] == capacity["admission"]["requests"] == 0
+    assert planned(f"{PAGED} runtime.max_model_len={longest}").fits is True
+    assert planned(f"{PAGED} runtime.max_model_len={longest + 1}").fits is False
+
+
+def test_what_vllm_refused_is_refused() -> None:
+    # vLLM #44376: 6.66 GiB needed, 5.44 available; here 6.35 and 5.41.
+    line = "model=v4_flash hardware.device=gh200 tp=2 ep=2 runtime.memory_fraction=.95 runtime.max_model_len=30000"
+    assert planned(f"{line} runtime.reserve_bytes=10500000000 plan.engine=vllm").fits is False
+    assert planned(f"{line} runtime.reserve_bytes=10500000000").fits is True
+
+
+def test_the_fraction_of_sglang_holds_weights_and_cache_only() -> None:
+    line = "hardware.device=h200 tp=8 runtime.max_model_len=8192 plan.engine=sglang"
+    memory = 150_754_820_096
+    for fraction in (0.9115, 0.92):
+        plan = planned(f"{line} runtime.memory_fraction={fraction}")
+        rank = plan.ranks[0]
+        assert plan.fits is True
+        assert rank.free == rank.pool_bytes == int(fraction * memory) - rank.static_bytes
+        assert rank.booked["activations"] <= memory - int(fraction * memory)
+    outside = planned(f"{line} runtime.memory_fraction=0.99")
+    rank = outside.ranks[0]
+    assert rank.free == memory - int(0.99 * memory) - rank.booked["activations"] < 0
+    assert outside.to_dict()["capacity"]["admission"] == {"requests": 0, "tokens": 0}
+    assert "no room outside the fraction" in str(outside.findings)
+
+
+def test_the_least_fraction_is_named_and_works() -> None:
+    line = "hardware.device=h200 tp=8 runtime.max_model_len=8192 plan.engine=sglang runtime.memory_fraction"
+    said = next(one for one in planned(f"{line}=0.88").findings if one.rule == "budget")
+    assert "runtime.memory_fraction=0.9026 is the least" in str(said)
+    assert (planned(f"{line}=0.9026").fits, planned(f"{line}=0.9025").fits) == (True, False)
+    # Where activations leave no room for such a fraction, none is named.
+    narrow = planned(f"{line}=0.88 runtime.max_num_batched_tokens=65536")
+    assert not [one for one in narrow.findings if "is the least" in str(one)]
+
+
+@pytest.mark.parametrize("engine", ["builder", "vllm", "sglang", "atom"])
+@pytest.mark.parametrize("length", [1, 100, 256, 1000, 8192, 131_072])
+def test_no_more_are_let_in_than_are_held(engine: str, length: int) -> None:
+    for device in ("hardware=amd", "hardware.device=h200 runtime.memory_fraction=0.92", "hardware.device=h100"):
+        if engine == "atom" and device != "hardware=amd":
+            continue
+        plan = planned(f"{device} tp=8 runtime.max_model_len={length} plan.engine={engine}")
+        whole = plan.to_dict()["capacity"]
+        assert whole["admission"]["requests"] <= whole["physical"]["requests"]
+        assert plan.fits is (whole["longest_request"] >= length)

@@ -105,6 +105,11 @@ def test_people_see_a_command_that_a_shell_takes(run: Run, monkeypatch: pytest.M
             "runtime.reserve_bytes=15075482009 has no flag: --gpu-memory-utilization 0.8000 leaves the same budget",
         ),
         (
+            "hardware.device=h200 runtime.graph_bytes=3015096401 runtime.other_bytes=12060385608",
+            "runtime.graph_bytes=3015096401, runtime.other_bytes=12060385608 have no flags, 15075482009 bytes in all: "
+            "--gpu-memory-utilization 0.8000 leaves the same budget",
+        ),
+        (
             "runtime.weights=bfloat16",
             "runtime.weights=bfloat16 has no flag: vLLM keeps the weights as stored",
         ),
@@ -143,6 +148,10 @@ def test_rules_of_other_versions_warn_here(run: Run, line: str) -> None:
             "spec=eagle",
             "spec=eagle reads back as spec=mtp: SGLang has one word, EAGLE, for the release's own block "
             "(InferenceX pull request 2305)",
+        ),
+        (
+            "runtime.communication_bytes=7",
+            "runtime.communication_bytes=7 has no flag: it must find room beside --mem-fraction-static 0.9",
         ),
         (
             "cache=fp8_fp4",

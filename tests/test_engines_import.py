@@ -9,6 +9,7 @@ from conftest import Run
 from recipes import FLASH, PRO, RECIPES, SGLANG
 
 from builder import compose
+from builder.engines.command import EXPERTS
 from builder.engines.importing import import_command
 from builder.errors import ConfigError
 
@@ -47,9 +48,9 @@ def test_a_published_recipe(name: str) -> None:
     assert runtime.max_num_batched_tokens == (tokens or default.runtime.max_num_batched_tokens)
     replicated = "SGLANG_SHARED_EXPERT_TP1" in command
     assert parallel.shared_expert == ("replicated" if replicated else "sharded")
-    # Nothing is lost without a word: what was written is understood, ignored or unknown.
+    # Nothing is lost without a word: what was written is understood, ignored, not carried or unknown.
     written = {word.partition("=")[0].partition(".")[0] for word in shlex.split(command) if word.startswith("--")}
-    assert len(written) <= len(found.understood) + len(found.ignored)
+    assert len(written) <= len(found.understood) + len(found.ignored) + len(found.not_carried)
 
 
 def test_the_document(run: Run) -> None:
@@ -205,3 +206,56 @@ def test_import_without_a_command(run: Run) -> None:
 def test_broken_json_names_the_flag() -> None:
     with pytest.raises(ConfigError, match="-cc holds no JSON"):
         import_command("vllm serve X -cc '{mode: 0}'")
+
+
+CHANGES_BYTES = [
+    ("vllm", "-dcp 2", "decode-context-parallel-size", "divides the cache of a request among 2 ranks"),
+    ("vllm", "--prefill-context-parallel-size 2", "prefill-context-parallel-size", "runs on 2 times the ranks"),
+    ("vllm", "--cpu-offload-gb 10", "cpu-offload-gb", "keeps 10 GiB of a rank's weights in the host's memory"),
+    ("vllm", "--hf-overrides '{\"num_hidden_layers\": 2}'", "hf-overrides", "config.json (num_hidden_layers)"),
+    ("vllm", "--quantization mxfp4", "quantization", "stores the weights as mxfp4"),
+    ("vllm", "--enable-eplb", "enable-eplb", "through a buffer as large as a layer's experts of a rank"),
+    (
+        "vllm",
+        "-dp 4 -ep --enable-eplb --eplb-config.num_redundant_experts 8",
+        "eplb-config",
+        "adds 8 copies of experts to every layer: a rank holds 264 / 4 = 66 of a layer",
+    ),
+    ("vllm", "--no-async-scheduling", "no-async-scheduling", "has one step less in flight"),
+    ("sglang", "--swa-full-tokens-ratio 0.3", "swa-full-tokens-ratio", "brings 0.3 tokens of the window pool"),
+    ("sglang", "--max-total-tokens 4096", "max-total-tokens", "ends the pools at 4096 tokens"),
+    ("sglang", "--ep-num-redundant-experts 32", "ep-num-redundant-experts", "adds 32 copies of experts"),
+    ("sglang", "--cpu-offload-gb 4", "cpu-offload-gb", "keeps 4 GiB"),
+]
+
+
+@pytest.mark.parametrize(("engine", "flags", "flag", "words"), CHANGES_BYTES)
+def test_a_flag_that_changes_bytes_is_never_ignored(engine: str, flags: str, flag: str, words: str) -> None:
+    found = import_command(f"{'vllm serve' if engine == 'vllm' else SGLANG} {FLASH} {flags}")
+    assert found.unknown == []
+    assert f"--{flag}" in found.not_carried
+    assert f"--{flag}" not in [*found.ignored, *found.understood]
+    assert any(warning.startswith(f"--{flag}") and words in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"vllm serve {FLASH} -tp 4 --quantization deepseek_v4_fp8 --cpu-offload-gb 0 -dcp 1 --async-scheduling",
+        f"{SGLANG} {FLASH} --swa-full-tokens-ratio 0.1 --ep-num-redundant-experts 0",
+        f"SGLANG_DSV4_FP4_EXPERTS=1 {SGLANG} {FLASH}",
+    ],
+)
+def test_values_that_change_nothing_are_quiet(command: str) -> None:
+    found = import_command(command)
+    assert (found.not_carried, found.warnings) == ([], [])
+
+
+def test_fp8_copies_of_the_experts_are_said() -> None:
+    warnings = import_command(f"SGLANG_DSV4_FP4_EXPERTS=0 {SGLANG} {FLASH}").warnings
+    assert any("takes a copy of the files with FP8 experts" in warning for warning in warnings)
+
+
+def test_the_bridge_knows_the_experts_of_every_release() -> None:
+    for release, experts in EXPERTS.items():
+        assert compose([f"model={release}"]).model.n_routed_experts == experts

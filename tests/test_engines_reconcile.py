@@ -249,3 +249,18 @@ def test_reconcile_needs_a_log_and_draws_nothing(run: Run) -> None:
     result = run("task=reconcile", f"log={LOGS / 'vllm_flash_h20.txt'}", "report.html=x.html")
     works = "leave it out; task=plan draws"
     assert result.err == f"builder: report.html=x.html: a comparison is a table, nothing of it is drawn; {works}\n"
+
+
+def test_a_log_without_weights_has_no_answer(run: Run) -> None:
+    Path("late.log").write_text("Available KV cache memory: 5.44 GiB\n")
+    result = run("task=reconcile", "log=late.log", *H20, "output=json")
+    assert (result.code, result.document["agrees"]) == (1, None)
+    assert "the log has no line of the loaded weights (Model loading took …)" in result.document["notes"][-1]
+    assert "No answer." in run("task=reconcile", "log=late.log", *H20).out
+
+
+def test_a_log_of_two_engines_says_which_was_read(run: Run) -> None:
+    text = (LOGS / "vllm_flash_h20.txt").read_text(encoding="utf-8")
+    Path("both.log").write_text(text + "max_total_num_tokens=1059584\n")
+    notes = run("task=reconcile", "log=both.log", *H20, "output=json").document["notes"]
+    assert any("lines of two engines" in note and "read as vLLM 0.33.0's" in note for note in notes)

@@ -110,3 +110,30 @@ def test_offloading_to_the_cpu_from_the_cpu_is_refused(run: Run) -> None:
         "hardware.offload=cpu: on the CPU the weights are in its memory as it is; use hardware.offload=disk, or none"
     )
     assert (result.code, result.err) == (2, f"builder: {message}\n")
+
+
+FLASH = Path(__file__).parent / "data" / "checkpoints" / "tiny-flash"
+DRAFT = (f"spec.checkpoint={TINY_FP4}", "model@draft=custom", f"draft.config={TINY_FP4}/config.json")
+
+
+@pytest.mark.parametrize(
+    "words", [("spec=mtp", "spec.num_speculative_tokens=3"), ("spec=eagle",), ("spec=draft_model", *DRAFT)], ids=str
+)
+def test_drafters_run_from_their_files_too(run: Run, words: tuple[str, ...]) -> None:
+    lines = ("task=generate", f"checkpoint={FLASH}", "hardware=cpu", "output=json", "prompt_ids=[[1,2,3],[4,5]]")
+    settings = ("generate.max_new_tokens=8", "generate.ignore_eos=true", *words)
+    found = [run(*lines, *settings, f"hardware.offload={mode}").document for mode in ("none", "disk")]
+    assert found[0]["token_ids"] == found[1]["token_ids"]
+    assert found[0]["steps"] == found[1]["steps"]
+
+
+def test_replicas_that_share_experts_keep_them_in_memory(run: Run) -> None:
+    result = run(
+        *("task=generate", f"checkpoint={FLASH}", "hardware=cpu", "prompt_ids=[1]", "dp=2", "ep=2"),
+        "hardware.offload=disk",
+    )
+    assert (result.code, result.err) == (
+        2,
+        "builder: hardware.offload=disk: ep=2 is more than tp=1: replicas compute experts for each other, whose "
+        "weights must be there; use hardware.offload=none, or ep=1\n",
+    )

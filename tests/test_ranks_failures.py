@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,10 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from checkpoint_files import FLASH, copy_of
 
-from builder.errors import ConfigError
+import builder
+from builder.errors import CheckpointError, ConfigError, RankError
+from builder.runtime.model import torch_device
+from builder.runtime.ranks import board
+from builder.runtime.ranks.board import Board, Failure
 from builder.runtime.ranks.launched import Launched, check_count, first_node, launched
+from builder.runtime.ranks.start import run_ranks
+from builder.runtime.ranks.watch import failure_of
+from builder.runtime.ranks.worker import lead
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 25
@@ -83,6 +93,23 @@ def wait_for_ranks(folder: Path, count: int) -> dict[int, int]:
     return found
 
 
+def wait_until_joined(folder: Path, count: int) -> dict[int, int]:
+    """The same, once they talk with each other (and have shown that they live)."""
+    until = time.monotonic() + 90
+    while True:
+        ranks = wait_for_ranks(folder, count)
+        if all(sockets_of(pid) >= 4 for pid in ranks):
+            time.sleep(1.5)
+            return ranks
+        assert time.monotonic() < until, "the ranks do not join"
+        time.sleep(0.2)
+
+
+def sockets_of(pid: int) -> int:
+    files = Path(f"/proc/{pid}/fd").iterdir()
+    return sum(str(file.readlink()).startswith("socket:") for file in files if file.is_symlink())
+
+
 def end_of(process: subprocess.Popen[str], folder: Path, seconds: float = LIMIT) -> tuple[int, str]:
     """Exit code and standard error, once everything that must hold afterwards does."""
     out, err = process.communicate(timeout=seconds)
@@ -118,8 +145,7 @@ def test_thirty_kills_at_random_moments(tmp_path: Path, number: int) -> None:
 
 def test_a_rank_that_hangs_ends_the_job(tmp_path: Path) -> None:
     with long_run("pp=2", "parallel.silence_seconds=4", folder=tmp_path) as process:
-        ranks = wait_for_ranks(tmp_path, 2)
-        time.sleep(6)
+        ranks = wait_until_joined(tmp_path, 2)
         pid = next(pid for pid, rank in ranks.items() if rank == 1)
         os.kill(pid, signal.SIGSTOP)
         code, err = end_of(process, tmp_path)
@@ -143,8 +169,7 @@ def test_ranks_do_not_outlive_the_builder_that_started_them(tmp_path: Path) -> N
 
 def test_control_c_ends_all_of_it_quietly(tmp_path: Path) -> None:
     with long_run("pp=2", folder=tmp_path) as process:
-        wait_for_ranks(tmp_path, 2)
-        time.sleep(5)
+        wait_until_joined(tmp_path, 2)
         for pid in (*ranks_of(tmp_path), process.pid):
             os.kill(pid, signal.SIGINT)
         assert end_of(process, tmp_path) == (130, "")
@@ -159,6 +184,11 @@ def test_a_checkpoint_that_cannot_be_read_is_said_once(tmp_path: Path) -> None:
     assert code == 2
     assert err.startswith(f"builder: {file}: ")
     assert err.count("\n") == 1
+
+
+def test_in_python_the_checkpoints_fault_is_a_checkpoint_error() -> None:
+    assert isinstance(Failure(1, "x", files=True).error(), CheckpointError)
+    assert isinstance(Failure(1, "x").error(), RankError)
 
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
@@ -181,8 +211,88 @@ def test_who_started_this_process() -> None:
     }
     assert launched(slurm) == Launched("srun", 5, 8, 1, 4, "gpu07", 32345, hosts_board=False)
     assert launched({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
-    with pytest.raises(ConfigError, match="RANK=x: is no number, in the environment that the launcher made; unset it"):
-        launched({**TORCHRUN, "RANK": "x"})
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"RANK": "x"},
+            "RANK=x: is no whole number from 0 on, in the environment that a launcher makes; unset it, or ",
+        ),
+        ({"RANK": "-1"}, "RANK=-1: is no whole number from 0 on"),
+        ({"RANK": "5"}, "RANK=5: is no rank of WORLD_SIZE=4; use 0 to 3"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE=0: is no number of processes; the launcher sets it; unset it"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999: is no port; use 1 to 65535"),
+    ],
+)
+def test_numbers_of_a_launcher_that_cannot_be(told: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        launched({**TORCHRUN, **told})
+    assert str(error.value).startswith(message)
+
+
+def test_numbers_of_slurm_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="SLURM_STEP_NUM_TASKS=x: is no whole number"):
+        launched({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "x"})
+
+
+def place(host: str, port: int) -> Launched:
+    return Launched("torchrun", 1, 2, 1, 2, host, port, hosts_board=False)
+
+
+def test_a_host_that_is_none_and_one_that_does_not_listen() -> None:
+    with pytest.raises(RankError, match=r"^MASTER_ADDR=no\.such\.host\.invalid: is no address of a machine: "):
+        Board.join(place("no.such.host.invalid", 29500))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    message = f"rank 1 cannot reach 127.0.0.1:{port}: Connection refused, for 0.1 seconds; is the first process started"
+    with pytest.raises(RankError, match=f"^{re.escape(message)}"):
+        Board.join(place("127.0.0.1", port), 0.1)
+
+
+def test_a_port_where_something_else_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "ANSWER_SECONDS", 1.0)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(RankError, match=r"what listens there has not answered for 1 seconds$"):
+            Board.join(place("127.0.0.1", other.getsockname()[1]), 5)
+
+
+def test_more_ranks_than_one_machine_should_have_are_refused() -> None:
+    config = builder.compose(["task=generate", f"checkpoint={FLASH}", "hardware=cpu", "dp=65", "prompt_ids=[1]"])
+    with pytest.raises(ConfigError) as error:
+        run_ranks(config)
+    assert str(error.value) == (
+        "pp·dp·tp=65: builder starts at most 64 ranks on one machine; start them on several with torchrun or srun"
+    )
+
+
+def test_a_launchers_ranks_compute_once() -> None:
+    hosted = Board.host()
+    hosted.put("config", "of the first")
+    config = builder.compose(["task=generate", f"checkpoint={FLASH}", "hardware=cpu", "pp=2", "prompt_ids=[1]"])
+    with pytest.raises(ConfigError, match="task=generate: the processes that torchrun started compute once; start "):
+        lead(config, place("127.0.0.1", hosted.port))
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "text"),
+    [
+        (RuntimeError("[x] Connection closed by peer"), True, "rank 3 lost the connection to another rank: "),
+        (ValueError("my own gloo bug\nmore"), False, "rank 3 stopped: ValueError: my own gloo bug"),
+        (RuntimeError("y" * 10_000), False, "rank 3 stopped: RuntimeError: "),
+        (CheckpointError("file: tensor: expected\n found"), False, "file: tensor: expected found"),
+    ],
+)
+def test_what_a_rank_says_of_its_error(error: Exception, lost: bool, text: str) -> None:
+    failure = failure_of(3, error)
+    assert failure.lost == lost
+    assert failure.text.startswith(text)
+    assert len(failure.text) < 500
+    assert "\n" not in failure.text
 
 
 @pytest.mark.parametrize(
@@ -219,8 +329,6 @@ def test_another_number_of_processes_is_refused(found: Any, told: dict[str, str]
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -243,11 +351,6 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_ranks_on_one_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    import builder
-    from builder.runtime.model import torch_device
-
     config = builder.compose(["task=plan", "hardware=nvidia", "model=tiny", "pp=2"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

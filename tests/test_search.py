@@ -114,7 +114,7 @@ def test_the_document(run: Run) -> None:
     ("objective", "name", "sign"),
     [
         ("tokens", "tokens", -1),
-        ("requests", "requests", -1),
+        ("requests", "at_once", -1),
         ("devices", "devices", 1),
         ("headroom", "headroom_bytes", -1),
     ],
@@ -125,6 +125,41 @@ def test_objectives(objective: str, name: str, sign: int) -> None:
     search = searched("model=v4_flash", "search.gpus=8", f"search.objective={objective}")
     best = document_of(search)["best"][0]
     assert best[name] * sign == min(one.row()[name] * sign for one in search.found)
+
+
+def test_seats_end_the_requests_that_run_at_once() -> None:
+    from builder.planning.search_result import document_of
+
+    line = ("model=v4_flash", "hardware.device=h200", "search.gpus=8", "search.max_num_seqs=[16,64]")
+    best = document_of(searched(*line, "search.objective=requests"))["best"][0]
+    assert best["max_num_seqs"] == 64
+    assert best["at_once"] == min(best["requests"], best["dp"] * 64)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_what_a_named_engine_reserves_is_in_the_search(engine: str) -> None:
+    line = ("model=v4_flash", f"plan.engine={engine}", "hardware.device=rtx_5090", "runtime.max_num_seqs=4")
+    given = (*line, "search.counts=[6]", "search.pp=[3]", "search.tp=[2]")
+
+    def fits(length: int, *more: str) -> bool:
+        axes = ("task=plan", *line, "pp=3", "tp=2", f"runtime.max_model_len={length}", *more)
+        return builder.plan(builder.compose(list(axes))).fits is True
+
+    longest = max(searched(*given, "search.ask=context").found, key=lambda one: one.config.runtime.max_model_len)
+    length = longest.config.runtime.max_model_len
+    assert 0 < length < 1_048_576
+    assert (fits(length), fits(length + 1)) == (True, False)
+    held = min(length, 4096)
+    least = searched(*given, "search.ask=memory_fraction", f"search.max_model_len={held}").found
+    fraction = min(one.config.runtime.memory_fraction for one in least)
+    words = (f"runtime.memory_fraction={value:.4f}" for value in (fraction, fraction - 0.0001))
+    assert [fits(held, word) for word in words] == [True, False]
+    # What does not fit lacks what the plan lacks.
+    short = searched(*given, f"search.max_model_len={length + 1}").nearest
+    assert short is not None
+    row = short.row()
+    plan = builder.plan(builder.compose(["task=plan", *line, *row["overrides"]]))
+    assert short.short == -(plan.ranks[row["limiting_rank"]].headroom or 0)
 
 
 def test_no_plan_beats_one_of_the_front() -> None:

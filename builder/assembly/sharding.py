@@ -85,7 +85,9 @@ class _Rule:
     def fault(self, shards: Shards) -> str:
         """Why the cut is illegal, or nothing."""
         ways, _ = shards.ways(self.split)
-        name, count, block = f"{self.prefix}{self.split.key}", self.split.count, self.split.block
+        count, block = self.split.count, self.split.block
+        # Routed and shared experts have one width in the configuration: the owner tells their lines apart.
+        name = f"{_OWNER.get(self.split.axis, '')}{self.prefix}{self.split.key}"
         if ways == 1:
             return ""
         if self.split.axis is Axis.VOCABULARY:
@@ -96,8 +98,7 @@ class _Rule:
         if count % ways:
             return f"{name}={count} does not divide by {ways}"
         if self.size // ways % block:
-            owner, sides = _BLOCK_OWNER.get(self.split.axis, ""), _WIDTHS.get(self.split.key, "")
-            unit = f"{owner}{name}{sides} {self.size} / {ways} = {self.size // ways}"
+            unit = f"{name}{_WIDTHS.get(self.split.key, '')} {self.size} / {ways} = {self.size // ways}"
             return f"{unit} is no multiple of {block}, one block of scales"
         return ""
 
@@ -109,7 +110,7 @@ _WIDTHS = {
 }
 """What each of the things that are divided is wide."""
 
-_BLOCK_OWNER = {Axis.SHARED_INNER: "the shared expert's ", Axis.EXPERT_INNER: "the routed experts' "}
+_OWNER = {Axis.SHARED_INNER: "the shared expert's ", Axis.EXPERT_INNER: "the routed experts' "}
 
 
 def rules_of(stage: StageSpec) -> set[_Rule]:

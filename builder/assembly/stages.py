@@ -14,6 +14,7 @@ from builder.assembly.measure import CacheCost, FilesCost, cache_cost, files_cos
 from builder.assembly.model import Member, ModelParts
 from builder.assembly.partition import Load, auto_partition, even_partition
 from builder.assembly.sharding import Shards, shards_of
+from builder.components.aux_hidden_tap.spec import AuxHiddenTapSpec
 from builder.components.base.spec import Account, CacheFormat, ComponentSpec, SharedSpec
 from builder.components.linear.spec import Formats, dtype_name
 from builder.components.mtp_stash.spec import MTPStashSpec
@@ -117,13 +118,13 @@ def _as_stored(config: BuildConfig) -> BuildConfig:
 
 def _planner(config: BuildConfig, *, training: bool = False) -> _Planner:
     formats = Formats.of(config.model, config.runtime.weights)
-    stash = config.spec.wants_stash and not training
-    return _Planner(config, ModelParts(config.model, formats, _exact(config)), stash=stash)
+    return _Planner(config, ModelParts(config.model, formats, _exact(config)), training=training)
 
 
 class _Planner:
-    def __init__(self, config: BuildConfig, parts: ModelParts, *, stash: bool) -> None:
-        self.config, self.parts, self.stash = config, parts, stash
+    def __init__(self, config: BuildConfig, parts: ModelParts, *, training: bool) -> None:
+        self.config, self.parts, self.training = config, parts, training
+        self.stash = config.spec.wants_stash and not training
         self.layers = config.model.num_hidden_layers
         self.activation = dtype_name(config.runtime.dtype)
         self.cache_format = CacheFormat(config.cache.layout, self.activation, _exact(config), config.spec.drafts)
@@ -140,12 +141,15 @@ class _Planner:
         starts, finishes = first == 0, last == self.layers - 1
         layers = [(f"layers.{index}", self.parts.layer(index)) for index in range(first, last + 1)]
         members: list[Member] = [*self._before()] if starts else []
+        after: tuple[Member, ...] = ()
         if finishes:
             members = [*self._stash(), *members]
-            layers[-1] = (layers[-1][0], replace(layers[-1][1], mix=self._last_mix()))
-        members += layers
-        if finishes:
-            members += self._after(embeds=starts)
+            after = self._after(embeds=starts)
+            for index, mix in self._mixes(after).items():
+                if index >= first:
+                    name, layer = layers[index - first]
+                    layers[index - first] = name, replace(layer, mix=mix)
+        members += [*layers, *after]
         return StageSpec(
             first,
             last,
@@ -165,9 +169,15 @@ class _Planner:
         model, tokens = self.config.model, self.config.runtime.max_num_batched_tokens
         return (("mtp_stash", MTPStashSpec(tokens, model.hc_mult, model.hidden_size, self.activation)),)
 
-    def _last_mix(self) -> ComponentSpec:
-        # The stash is itself the part that ends the last layer: it writes the mix into its rows.
-        return SharedSpec("mtp_stash") if self.stash else self.parts.layer(0).mix
+    def _mixes(self, after: tuple[Member, ...]) -> dict[int, ComponentSpec]:
+        # What ends a layer in place of a plain mix: the stash writes the last one into its rows, a tap averages.
+        if self.training:
+            return {}
+        mixes: dict[int, ComponentSpec] = {self.layers - 1: SharedSpec("mtp_stash")} if self.stash else {}
+        for name, part in after:
+            if isinstance(part, AuxHiddenTapSpec):
+                mixes |= part.mixes(name)
+        return mixes
 
     def _after(self, *, embeds: bool) -> tuple[Member, ...]:
         stage = DraftingStage(self.config, self.parts, embeds, self.activation)

@@ -23,6 +23,9 @@ REPOSITORIES = {
 }
 """The hub's name of every release."""
 
+EXPERTS = {name: 384 if name.startswith("v4_pro") else 256 for name in REPOSITORIES}
+"""Routed experts of a layer of every release."""
+
 ENTRY_BLOCK = 256
 """Tokens of a cache block in the published recipes: one that every compression ratio divides."""
 
@@ -69,6 +72,12 @@ class Command:
 def model_word(config: BuildConfig) -> str | None:
     """What stands for the model in a command: the checkpoint's folder, or the hub's name; None if there is none."""
     return config.checkpoint or REPOSITORIES.get(config.model.name)
+
+
+def given_bytes(config: BuildConfig, *names: str) -> tuple[str, int]:
+    """Those of runtime's byte settings that are set, as words, and their sum."""
+    values = {name: getattr(config.runtime, name) for name in names}
+    return ", ".join(f"runtime.{name}={size}" for name, size in values.items() if size), sum(values.values())
 
 
 def architecture(config: BuildConfig) -> str:

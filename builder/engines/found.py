@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Found:
-    """What a command says so far, in builder's words. defaults: overrides that say what the engine takes by itself."""
+    """What a command says so far, in builder's words. defaults: overrides that say what the engine takes by itself.
+
+    not_carried: flags that change bytes and that no override says.
+    """
 
     overrides: list[str] = field(default_factory=list[str])
     defaults: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
+    not_carried: list[str] = field(default_factory=list[str])
 
     def add(self, key: str, value: object) -> None:
         """One value that the command gives."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from builder.engines.command import EXPERTS
 from builder.engines.found import Found
 from builder.engines.reading import Read, fraction, layers_of, number
 from builder.engines.to_vllm import INDEXER, PARTITION
@@ -32,7 +33,8 @@ def _parallel(command: Read, found: Found) -> None:
             found.add(axis, size)
     if dp * tp > 1 and (expert_parallel or dp > 1):
         found.add("ep", dp * tp)
-    if dp > 1 and not expert_parallel:
+    divides = _experts_divide(found, dp, tp)
+    if divides and dp > 1 and not expert_parallel:
         found.warnings.append(
             f"without --enable-expert-parallel vLLM cuts every expert over all dp·tp = {dp * tp} ranks: ep={dp * tp} "
             "has the same bytes per rank, and whole experts"
@@ -42,6 +44,21 @@ def _parallel(command: Read, found: Found) -> None:
         found.add("parallel.partition", layers_of(partition, PARTITION))
     elif pp > 1:
         found.notes.append(f"without {PARTITION} vLLM cuts the layers its own way; parallel.partition= fixes a list")
+
+
+def _experts_divide(found: Found, dp: int, tp: int) -> bool:
+    # What does not divide is said: vLLM's expert group is all ranks, and the share of each must be whole.
+    experts = next((EXPERTS[word[6:]] for word in found.overrides if word[6:] in EXPERTS), 0)
+    if dp > 1 and experts % (dp * tp):
+        sizes = (range(dp - 1, 0, -1), range(dp + 1, 4 * dp + 1))
+        nearest = [next((n for n in tried if experts % (n * tp) == 0), 0) for tried in sizes]
+        works = " or ".join(f"--data-parallel-size {n}" for n in nearest if n) or "another --tensor-parallel-size"
+        found.warnings.append(
+            f"ep={dp * tp} is refused, and the line with it: {experts} experts do not divide by dp·tp = {dp * tp}; "
+            f"vLLM needs redundant experts, or {works}"
+        )
+        return False
+    return True
 
 
 def _memory(command: Read, found: Found) -> None:
@@ -71,6 +88,7 @@ def _memory(command: Read, found: Found) -> None:
         found.add("runtime.memory_fraction", share)
     fixed = command.flags.get("kv-cache-memory-bytes")
     if fixed is not None:
+        found.not_carried.append("kv-cache-memory-bytes")
         found.warnings.append(f"--kv-cache-memory-bytes {fixed} fixes the cache in vLLM; builder plans by the fraction")
     _formats(command, found)
 

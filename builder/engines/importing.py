@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from builder.engines import from_sglang, from_vllm
+from builder.engines import from_bytes, from_sglang, from_vllm
 from builder.engines.command import ENGINES, REPOSITORIES
 from builder.engines.found import Found
 from builder.engines.reading import Read, read_command
@@ -24,13 +24,17 @@ _HARDWARE = (("ROCM", "amd"), ("AITER", "amd"), ("XPU", "xpu"))
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a command says. overrides: as ``builder`` takes them, defaults of the engine among them."""
+    """What a command says. overrides: as ``builder`` takes them, defaults of the engine among them.
+
+    ignored: flags that change no byte; not_carried: flags that do, and that no override says, each with a warning.
+    """
 
     engine: str
     overrides: list[str]
     defaults: list[str]
     understood: list[str]
     ignored: list[str]
+    not_carried: list[str]
     unknown: list[str]
     environment: dict[str, str]
     warnings: list[str]
@@ -52,6 +56,7 @@ def run_import(config: BuildConfig) -> Outcome:
         "defaults": found.defaults,
         "understood": found.understood,
         "ignored": found.ignored,
+        "not_carried": found.not_carried,
         "unknown": found.unknown,
         "environment": found.environment,
         "warnings": found.warnings,
@@ -69,6 +74,7 @@ def import_command(text: str) -> Imported:
     _model(found, read.take("model" if read.engine == "vllm" else "model-path"))
     _READERS[read.engine](read, found)
     _hardware(found, read)
+    from_bytes.warn(read, found)
     for flag in read.unknown:
         found.warnings.append(f"{flag.split(' ')[0]} is no flag of {ENGINES[read.engine]}: nothing was made of it")
     return Imported(
@@ -76,7 +82,8 @@ def import_command(text: str) -> Imported:
         overrides=found.overrides,
         defaults=found.defaults,
         understood=[f"--{flag}" for flag in given if flag not in read.flags],
-        ignored=[f"--{flag}" for flag in read.flags],
+        ignored=[f"--{flag}" for flag in read.flags if flag not in found.not_carried],
+        not_carried=[f"--{flag}" for flag in found.not_carried],
         unknown=read.unknown,
         environment=read.environment,
         warnings=found.warnings,
@@ -137,8 +144,8 @@ def _shown(document: dict[str, Any]) -> Any:
     from rich.text import Text
 
     lines = [document["line"]]
-    keys = ("defaults", "understood", "ignored", "unknown")
-    lines += [f"{key}: {', '.join(document[key])}" for key in keys if document[key]]
+    keys = ("defaults", "understood", "ignored", "not_carried", "unknown")
+    lines += [f"{key.replace('_', ' ')}: {', '.join(document[key])}" for key in keys if document[key]]
     lines += [f"environment: {name}={value}" for name, value in document["environment"].items()]
     lines += [f"warning: {warning}" for warning in document["warnings"]]
     lines += [f"note: {note}" for note in document["notes"]]

@@ -119,11 +119,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A start-up log. unmatched: lines about memory that no rule reads, with their numbers."""
+    """A start-up log. unmatched: lines about memory that no rule reads, with their numbers.
+
+    matched: lines read as each engine's; the one with more of them is taken.
+    """
 
     engine: str
     figures: tuple[Figure, ...]
     unmatched: tuple[str, ...]
+    matched: tuple[tuple[str, int], ...]
 
     def most(self, name: str, *, stage: int | None = None, draft: bool = False) -> float | None:
         """The largest figure of a name; those of a stage where the log tells stages apart."""
@@ -166,7 +170,8 @@ def parse_log(text: str, name: str = "log") -> Log:
     """The figures of a log's text."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     read = {engine: [_read(engine, line) for line in lines] for engine in _PATTERNS}
-    engine = max(read, key=lambda engine: sum(1 for found in read[engine] if found))
+    matched = {engine: sum(1 for found in lines if found) for engine, lines in read.items()}
+    engine = max(matched, key=matched.__getitem__)
     if not any(read[engine]):
         reason = "holds no line that vLLM or SGLang prints about memory at start-up"
         works = "give a log from the start, with level INFO"
@@ -177,7 +182,9 @@ def parse_log(text: str, name: str = "log") -> Log:
         draft = bool(_DRAFT.search(str(found.pop("class", ""))))
         for key, value in found.items():
             figures.append(Figure(key, float(value), int(stage[1]) if stage else None, draft, number))
-    return Log(engine, tuple(figures), tuple(_unmatched(lines, {figure.line for figure in figures})))
+    return Log(
+        engine, tuple(figures), tuple(_unmatched(lines, {figure.line for figure in figures})), (*matched.items(),)
+    )
 
 
 def _unmatched(lines: list[str], taken: set[int]) -> list[str]:

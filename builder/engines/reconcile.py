@@ -33,7 +33,7 @@ _STASH = ("mtp_stash", "aux_hidden")
 
 
 def run_reconcile(config: BuildConfig) -> Outcome:
-    """Compare. Exit 0 where every term that should agree does."""
+    """Compare. Exit 0 where the weights, and every other term that should, agree; 1 where one differs or none can."""
     if not config.log:
         raise ConfigError([Problem("log", None, "task=reconcile reads a log", "give log=FILE, a start-up log")])
     _refuse_report(config)
@@ -59,12 +59,20 @@ def reconcile(config: BuildConfig, log: Log) -> dict[str, Any]:
         "schema": 1,
         "engine": log.engine,
         "version": ENGINES[log.engine],
-        "agrees": all(term.agrees is not False for term in terms),
+        "agrees": _agrees(terms),
         "tolerance": TOLERANCE,
         "terms": [term.to_dict() for term in terms],
         "notes": _notes(config, log),
         "unmatched_lines": list(log.unmatched),
     }
+
+
+def _agrees(terms: list[Term]) -> bool | None:
+    """Whether the log agrees; None where it has nothing that must."""
+    verdicts = [term.agrees for term in terms if term.agrees is not None]
+    if not all(verdicts):
+        return False
+    return True if any(term.term == "weights" for term in terms) else None
 
 
 def _stages(planned: Plan, log: Log, name: str) -> list[tuple[int | None, RankPlan]]:
@@ -197,7 +205,17 @@ def _notes(config: BuildConfig, log: Log) -> list[str]:
     if config.parallel.pp > 1 and not any(stage is not None for stage in log.stages("loaded_gib")):
         found.append("the log does not say which stage a line is of: the largest stage stands beside it")
     if log.most("loaded_gib") is None:
-        found.append("the log says nothing of the weights: nothing in it must agree")
+        line = "Model loading took" if log.engine == "vllm" else "Load weight end"
+        found.append(
+            f"the log has no line of the loaded weights ({line} …), the one term that must agree: no answer; give the "
+            "log from its start"
+        )
+    others = [f"{count:,} of {ENGINES[name].split()[0]}" for name, count in log.matched if count]
+    if len(others) > 1:
+        found.append(
+            f"the log has lines of two engines ({' and '.join(others)}): it is read as {ENGINES[log.engine]}'s, the "
+            "others are left out; give the log of one server"
+        )
     return found
 
 

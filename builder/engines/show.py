@@ -23,7 +23,9 @@ def render(document: dict[str, Any]) -> RenderableType:
         percent = "" if term["percent"] is None else f"{term['percent']:+.1f} %"
         verdict = {True: "agrees", False: "differs", None: ""}[term["agrees"]]
         table.add_row(name, _value(term, "plan"), _value(term, "log"), percent, verdict)
-    lines = [f"{term['term']}: {term['explanation']}" for term in document["terms"]]
+    answer = {True: "The log agrees with the plan.", False: "The log differs from the plan.", None: "No answer."}
+    lines = [answer[document["agrees"]]]
+    lines += [f"{term['term']}: {term['explanation']}" for term in document["terms"]]
     lines += [f"note: {note}" for note in document["notes"]]
     lines += [f"not read, {'line ' * line[0].isdigit()}{line}" for line in document["unmatched_lines"]]
     return Group(table, Text("\n".join(lines)))

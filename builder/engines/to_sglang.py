@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builder.engines.command import ENTRY_BLOCK, Command, architecture, packed_fp4
+from builder.engines.command import ENTRY_BLOCK, Command, architecture, given_bytes, packed_fp4
 from builder.errors import Problem
 from builder.schema.config import BuildConfig
 
@@ -102,8 +102,8 @@ def _memory(command: Command, config: BuildConfig) -> None:
     command.put("chunked-prefill-size", runtime.max_num_batched_tokens * share)
     command.put("mem-fraction-static", runtime.memory_fraction)
     command.notes.append(
-        "--mem-fraction-static covers weights and cache; activations and graphs come on top, in vLLM and in the plan "
-        "they are inside the fraction"
+        "--mem-fraction-static covers weights and cache; activations and graphs come on top, in vLLM and in a plan "
+        "without plan.engine=sglang they are inside the fraction"
     )
     if runtime.dtype == "float32":
         command.put("dtype", "float32")
@@ -113,6 +113,10 @@ def _memory(command: Command, config: BuildConfig) -> None:
             f"runtime.reserve_bytes={runtime.reserve_bytes} has no flag: --mem-fraction-static {fraction:.4f} leaves "
             "the same budget"
         )
+    words, size = given_bytes(config, "graph_bytes", "communication_bytes", "other_bytes")
+    if size:
+        what = f"{words} have no flags, {size} bytes in all" if "," in words else f"{words} has no flag"
+        command.warnings.append(f"{what}: it must find room beside --mem-fraction-static {runtime.memory_fraction}")
     if runtime.weights != "native":
         command.warnings.append(f"runtime.weights={runtime.weights} has no flag: SGLang keeps the weights as stored")
 

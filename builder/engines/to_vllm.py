@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from builder.engines.command import ENTRY_BLOCK, REPOSITORIES, Command, architecture, packed_fp4
+from builder.engines.command import ENTRY_BLOCK, REPOSITORIES, Command, architecture, given_bytes, packed_fp4
 from builder.errors import Problem
 from builder.schema.config import BuildConfig
 from builder.schema.spec import EagleSpecConfig, NgramSpecConfig
@@ -81,12 +81,11 @@ def _memory(command: Command, config: BuildConfig) -> None:
     command.put("gpu-memory-utilization", runtime.memory_fraction)
     if runtime.dtype == "float32":
         command.put("dtype", "float32")
-    if runtime.reserve_bytes and config.hardware.total_bytes:
-        fraction = runtime.memory_fraction - runtime.reserve_bytes / config.hardware.total_bytes
-        command.warnings.append(
-            f"runtime.reserve_bytes={runtime.reserve_bytes} has no flag: --gpu-memory-utilization {fraction:.4f} "
-            "leaves the same budget"
-        )
+    words, size = given_bytes(config, "reserve_bytes", "graph_bytes", "communication_bytes", "other_bytes")
+    if size and config.hardware.total_bytes:
+        fraction = runtime.memory_fraction - size / config.hardware.total_bytes
+        what = f"{words} have no flags, {size} bytes in all" if "," in words else f"{words} has no flag"
+        command.warnings.append(f"{what}: --gpu-memory-utilization {fraction:.4f} leaves the same budget")
     if runtime.weights != "native":
         command.warnings.append(f"runtime.weights={runtime.weights} has no flag: vLLM keeps the weights as stored")
 

@@ -8,12 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from builder.assembly.measure import CacheCost
+from builder.planning.engine_reserve import Reserve
+from builder.planning.engine_terms import MESSAGES, named_engine
 from builder.planning.engine_terms_pages import Pages
 from builder.planning.engine_terms_pools import Pools
 from builder.schema.config import BuildConfig
 
 GIVEN = ("graphs", "communication", "other")
 """Lines of a rank's bytes that nobody can derive: the user gives them."""
+
+MOST_FRACTION = 10_000
+"""memory_fraction is looked for in steps of 1 / this."""
+
+ACTIVATIONS = "activations"
+BESIDE_THE_POOLS = (ACTIVATIONS, "mtp_stash", "aux_hidden", MESSAGES, *GIVEN)
+"""Lines that SGLang's fraction does not hold: what a step works in, and what is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +46,52 @@ def budget_bytes(config: BuildConfig) -> int | None:
     return math.floor(config.runtime.memory_fraction * memory) - config.runtime.reserve_bytes
 
 
-def capacity(config: BuildConfig, cost: CacheCost, free: int) -> Capacity:
-    """What ``free`` bytes hold."""
-    runtime, most = config.runtime, config.model.max_position_embeddings
+def free_bytes(config: BuildConfig, static: int, beside: int) -> int | None:
+    """What is left for requests; negative by what is missing, None where no memory is judged.
+
+    static: weights and what else stays; beside: the lines of ``BESIDE_THE_POOLS``. The budget holds both, but SGLang's
+    holds weights and cache only: the others take what the fraction leaves of the device, and must find room there.
+    """
+    budget, memory = budget_bytes(config), config.hardware.total_bytes
+    if budget is None or memory is None:
+        return None
+    if named_engine(config) != "sglang":
+        return budget - static - beside
+    pools, outside = budget - static, outside_bytes(config, memory) - beside
+    return pools if outside >= 0 else min(pools, outside)
+
+
+def least_fraction(config: BuildConfig, budget: int) -> float | None:
+    """The smallest memory_fraction, in steps of 0.0001, with that budget; None where not even all of it has it."""
+    memory, needed = config.hardware.total_bytes or 0, budget + config.runtime.reserve_bytes
+    steps = math.ceil(needed * MOST_FRACTION / memory) if memory else MOST_FRACTION + 1
+    while steps <= MOST_FRACTION and math.floor(steps / MOST_FRACTION * memory) < needed:
+        steps += 1
+    return steps / MOST_FRACTION if steps <= MOST_FRACTION else None
+
+
+def outside_bytes(config: BuildConfig, memory: int) -> int:
+    """What the fraction leaves of the device."""
+    return memory - math.floor(config.runtime.memory_fraction * memory)
+
+
+def most_admitted(config: BuildConfig, reserve: Reserve | None, free: int) -> int:
+    """The longest request that the model takes and, where it counts in pages or pools, the engine lets in."""
+    most = config.model.max_position_embeddings
+    return most if reserve is None else reserve.longest(free, most)
+
+
+def capacity(config: BuildConfig, cost: CacheCost, free: int, most: int) -> Capacity:
+    """What ``free`` bytes hold of requests of at most ``most`` tokens."""
+    runtime = config.runtime
     full = cost.nbytes(runtime.max_model_len)
     longest = longest_within(cost, free, most)
     each = longest_within(cost, free // runtime.max_num_seqs, most)
-    return Capacity(longest, runtime.max_num_seqs * each, max(0, free // full) if full else 0)
+    return Capacity(longest, runtime.max_num_seqs * each, _requests(free, full, admitted=runtime.max_model_len <= most))
+
+
+def _requests(free: int, full: int, *, admitted: bool) -> int:
+    return max(0, free // full) if full and admitted else 0
 
 
 def longest_within(cost: CacheCost, free: int, most: int) -> int:
@@ -66,15 +114,17 @@ def given_bytes(config: BuildConfig) -> dict[str, int]:
 def admission(length: int, cost: CacheCost, pages: Pages | None, free: int) -> dict[str, int]:
     """Requests admitted when each reserves ``length`` tokens; with an engine's pages, as that engine counts them."""
     each = pages.bytes_needed(length) if pages else cost.nbytes(length)
-    requests = max(0, free // each) if each else 0
-    tokens = pages.reported_tokens(free, length) if pages else requests * length
+    # A short request keeps a whole window ring, which its pages may not have yet: what is not held is not let in.
+    requests = min(_requests(free, each, admitted=True), _requests(free, cost.nbytes(length), admitted=True))
+    tokens = pages.reported_tokens(free, length) if pages and requests else requests * length
     return {"bytes_per_request": each, "requests": requests, "tokens": tokens}
 
 
-def admission_in_pools(length: int, pools: Pools, available: int) -> dict[str, int]:
+def admission_in_pools(length: int, cost: CacheCost, pools: Pools, free: int) -> dict[str, int]:
     """As SGLang counts: a request takes its tokens of the full pool."""
-    tokens, each = pools.tokens(available), math.ceil(pools.per_token * length)
-    return {"bytes_per_request": each, "requests": tokens // length, "tokens": tokens}
+    tokens, each = pools.tokens(free), math.ceil(pools.per_token * length)
+    requests = min(tokens // length, _requests(free, cost.nbytes(length), admitted=True))
+    return {"bytes_per_request": each, "requests": requests, "tokens": tokens}
 
 
 class _Planned(Protocol):

@@ -23,12 +23,22 @@ from builder.components.base.spec import Account, ComponentSpec, Origin, walk
 from builder.components.stage.spec import StageSpec
 from builder.errors import ConfigError
 from builder.planning.activations import FORMULA, activation_bytes
-from builder.planning.capacity import budget_bytes, capacity, given_bytes, whole_capacity
+from builder.planning.capacity import (
+    ACTIVATIONS,
+    BESIDE_THE_POOLS,
+    budget_bytes,
+    capacity,
+    free_bytes,
+    given_bytes,
+    most_admitted,
+    whole_capacity,
+)
+from builder.planning.engine_reserve import reserve_of
 from builder.planning.engine_terms import engine_terms, facts_of, message_bytes_per_token, named_engine, without_state
-from builder.planning.engine_terms_pages import in_flight, pages_of
-from builder.planning.engine_terms_pools import pools_of
+from builder.planning.engine_terms_pages import Pages
+from builder.planning.engine_terms_pools import Pools
 from builder.planning.notes import absences, notes
-from builder.planning.rank import ACTIVATIONS, RankPlan
+from builder.planning.rank import RankPlan
 from builder.planning.rules import Finding, findings, refusals
 from builder.schema.config import BuildConfig
 from builder.schema.model import LAYER_KINDS
@@ -171,12 +181,10 @@ def _plan_rank(assembly: Assembly, place: RankPlace) -> RankPlan:
     booked |= {ACTIVATIONS: activation_bytes(config, last_stage=last)} | given_bytes(config)
     for term in terms:
         booked[term.line] = booked.get(term.line, 0) + term.nbytes
-    cost, budget, counts = stage_cache(stage, assembly.cache_format), budget_bytes(config), counted_parts(stage)
-    cost = without_state(config, facts, cost)
-    free = None if budget is None else budget - sum(booked.values())
-    engine, plain = named_engine(config), config.cache.layout == "plain"
-    paged, pooled = engine == "vllm" and not plain, engine == "sglang" and not plain
-    pooled &= config.hardware.vendor == "nvidia"  # on AMD its recipes keep windows and open rows in rings
+    cost, counts = without_state(config, facts, stage_cache(stage, assembly.cache_format)), counted_parts(stage)
+    beside = sum(size for line, size in booked.items() if line in BESIDE_THE_POOLS)
+    free = free_bytes(config, sum(booked.values()) - beside, beside)
+    reserve = reserve_of(config, stage, assembly.cache_format)
     return RankPlan(
         place=place,
         layers=(stage.first, stage.last + 1),
@@ -184,14 +192,15 @@ def _plan_rank(assembly: Assembly, place: RankPlace) -> RankPlan:
         parameters=values,
         booked=booked,
         cache=cost,
+        budget=budget_bytes(config),
         free=free,
         longest=config.runtime.max_model_len,
-        capacity=None if free is None else capacity(config, cost, free),
+        capacity=None if free is None else capacity(config, cost, free, most_admitted(config, reserve, free)),
         absent=absences(config, last_stage=last),
         terms=terms,
         load_peak=held + _largest_tensor(assembly.files[place.pp]),
-        pages=pages_of(stage, assembly.cache_format, in_flight(config)) if paged else None,
-        pools=pools_of(stage, assembly.cache_format, config.runtime.max_num_seqs) if pooled else None,
+        pages=reserve if isinstance(reserve, Pages) else None,
+        pools=reserve if isinstance(reserve, Pools) else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from builder.components.base.spec import Account, CacheFormat, parts
@@ -22,6 +23,16 @@ class Pools:
 
     per_token: float
     fixed: int
+
+    def bytes_needed(self, length: int) -> int:
+        """What the pools take at least to hold one request of ``length`` tokens: whole pages, and every slot's rows."""
+        return self.fixed + math.ceil(self.per_token * (-(-length // BLOCK_TOKENS) * BLOCK_TOKENS))
+
+    def longest(self, free: int, most: int) -> int:
+        """The longest request that pools of ``free`` bytes hold; 0 if none."""
+        tokens = self.tokens(free)
+        # A page less where rounding has one that ``bytes_needed`` does not see.
+        return min(most, tokens if self.bytes_needed(tokens) <= free else tokens - BLOCK_TOKENS) if tokens else 0
 
     def tokens(self, free: int) -> int:
         """max_total_num_tokens: whole pages of 256 tokens."""

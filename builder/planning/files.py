@@ -32,8 +32,10 @@ def write(path: Path, content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
         Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
 
 

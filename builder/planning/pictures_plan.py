@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from builder.planning.capacity import BESIDE_THE_POOLS
+from builder.planning.engine_reserve import request_bytes
 from builder.planning.engine_terms import named_engine
 from builder.planning.pictures_style import COLOURS, FAINT, HATCHES, INK, only_words, paper, plain_ticks, settings
 from builder.planning.table import gib
@@ -26,7 +28,7 @@ def memory(plan: Plan) -> Any:
         figure, (axes,) = paper(min(MOST_WIDTH, max(7.5, 3.5 + 0.42 * len(ranks))), 4.8)
         places = range(len(ranks))
         bottoms = [0.0] * len(ranks)
-        for name, sizes in _stacks(ranks):
+        for name, sizes in _stacks(plan, ranks):
             bars: dict[str, Any] = {"color": COLOURS[name], "edgecolor": "white", "linewidth": 0.5, "width": 0.7}
             bars["hatch"] = HATCHES.get(name)
             axes.bar(places, sizes, bottom=bottoms, label=_label(name, plan, max(sizes)), **bars)
@@ -53,10 +55,12 @@ def _drawn(plan: Plan) -> list[RankPlan]:
     return list(stages.values())
 
 
-def _stacks(ranks: list[RankPlan]) -> list[tuple[str, list[float]]]:
+def _stacks(plan: Plan, ranks: list[RankPlan]) -> list[tuple[str, list[float]]]:
     names = dict.fromkeys(name for rank in ranks for name in rank.booked)
     sizes = {name: [rank.booked.get(name, 0) / GIB for rank in ranks] for name in names}
-    sizes["cache"] = [rank.cache.nbytes(rank.longest) / GIB for rank in ranks]
+    sizes["cache"] = [rank.request_bytes / GIB for rank in ranks]
+    if named_engine(plan.config) == "sglang":  # the line of its budget is for what is below: weights and cache
+        sizes = dict(sorted(sizes.items(), key=lambda found: found[0] in BESIDE_THE_POOLS))
     return [(name, found) for name, found in sizes.items() if any(found)]
 
 
@@ -74,6 +78,7 @@ def _lines(axes: Any, plan: Plan) -> None:
     budget = config.runtime.memory_fraction * whole - config.runtime.reserve_bytes
     axes.axhline(whole / GIB, color=INK, linewidth=1.4, label=f"{config.hardware.device}: {whole / GIB:,.1f} GiB")
     words = f"budget: {config.runtime.memory_fraction:g} of it"
+    words += "\nfor weights and cache" if named_engine(config) == "sglang" else ""
     words += f"\nless {config.runtime.reserve_bytes / GIB:,.2f} GiB" if config.runtime.reserve_bytes else ""
     axes.axhline(budget / GIB, color=INK, linewidth=1.2, linestyle="--", label=words)
 
@@ -123,8 +128,14 @@ def _curve(axes: Any, plan: Plan, points: list[tuple[int, int]], words: str) -> 
 
 def requests_at(plan: Plan, length: int) -> int:
     """Requests of that length that fit at once: the least of any rank, times the replicas."""
-    each = [max(0, (rank.free or 0) // rank.cache.nbytes(length)) for rank in plan.ranks if rank.cache.nbytes(length)]
+    each = [_held(rank, length) for rank in plan.ranks if rank.cache.nbytes(length)]
     return min(each, default=0) * plan.config.parallel.dp
+
+
+def _held(rank: RankPlan, length: int) -> int:
+    # None where the named engine does not let even one in.
+    free, one = rank.free or 0, request_bytes(rank.cache, rank.pages or rank.pools, length)
+    return max(0, free // rank.cache.nbytes(length)) if one <= free else 0
 
 
 def _lengths(plan: Plan) -> list[int]:

@@ -7,19 +7,25 @@ from typing import Any
 
 from builder.assembly.measure import CacheCost
 from builder.assembly.stages import RankPlace
-from builder.planning.capacity import GIVEN, Capacity, admission, admission_in_pools
-from builder.planning.engine_terms import MESSAGES, Term
+from builder.planning.capacity import (
+    ACTIVATIONS,
+    BESIDE_THE_POOLS,
+    GIVEN,
+    Capacity,
+    admission,
+    admission_in_pools,
+)
+from builder.planning.engine_reserve import request_bytes
+from builder.planning.engine_terms import Term
 from builder.planning.engine_terms_pages import Pages
 from builder.planning.engine_terms_pools import Pools
 
-ACTIVATIONS = "activations"
-BESIDE_THE_POOLS = (ACTIVATIONS, "mtp_stash", "aux_hidden", MESSAGES, *GIVEN)
 _SURENESS = ("exact", "measured", "estimated")
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """One rank. booked: bytes by report line, disjoint; free: None on cpu, negative when too large."""
+    """One rank. booked: bytes by report line, disjoint; budget, free: None on cpu, free negative when too large."""
 
     place: RankPlace
     layers: tuple[int, int]
@@ -27,6 +33,7 @@ class RankPlan:
     parameters: int
     booked: dict[str, int]
     cache: CacheCost
+    budget: int | None
     free: int | None
     longest: int
     capacity: Capacity | None
@@ -42,9 +49,14 @@ class RankPlan:
         return sum(self.booked.values())
 
     @property
+    def request_bytes(self) -> int:
+        """What one request of max_model_len needs: its cache, or what the named engine reserves for it."""
+        return request_bytes(self.cache, self.pages or self.pools, self.longest)
+
+    @property
     def headroom(self) -> int | None:
         """Bytes left when one request of max_model_len is in the cache."""
-        return None if self.free is None else self.free - self.cache.nbytes(self.longest)
+        return None if self.free is None else self.free - self.request_bytes
 
     @property
     def fits(self) -> bool | None:
@@ -69,6 +81,7 @@ class RankPlan:
             "fits": self.fits,
             "free_bytes": self.free,
             "capacity": self.capacity.to_dict() if self.capacity else None,
+            "request_bytes": self.request_bytes,
             "admission": self.admission,
             "load_peak_bytes": self.load_peak,
         }
@@ -89,11 +102,16 @@ class RankPlan:
         if self.free is None:
             return None
         if self.pools is not None:
-            return admission_in_pools(self.longest, self.pools, self.pool_bytes)
+            return admission_in_pools(self.longest, self.cache, self.pools, self.free)
         return admission(self.longest, self.cache, self.pages, self.free)
 
     @property
     def pool_bytes(self) -> int:
-        """What SGLang's pools share: its fraction holds weights and cache, and what a step works in comes on top."""
-        assert self.free is not None, "pools are of a device with memory"
-        return self.free + sum(size for line, size in self.booked.items() if line in BESIDE_THE_POOLS)
+        """What SGLang's pools share, whatever engine is named: the fraction holds weights and cache, no more."""
+        assert self.budget is not None, "pools are of a device with memory"
+        return self.budget - self.static_bytes
+
+    @property
+    def static_bytes(self) -> int:
+        """The bytes that SGLang's fraction holds; the others are beside it."""
+        return sum(size for line, size in self.booked.items() if line not in BESIDE_THE_POOLS)

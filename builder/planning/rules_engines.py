@@ -19,6 +19,13 @@ def _atom_fp4(at: Situation) -> Iterator[Said]:
         yield Said("model", at.config.model.name, text, "use model=v4_flash_base, or hardware.device=mi355x")
 
 
+def _atom_device(at: Situation) -> Iterator[Said]:
+    vendor = at.config.hardware.vendor
+    if at.engine == "atom" and vendor != "amd":  # a note on every other plan would be noise
+        text = f"its kernels are AMD's, and hardware={vendor} has none of them"
+        yield Said("hardware", vendor, text, "use hardware=amd, or plan.engine=vllm or sglang")
+
+
 def _aiter(at: Situation) -> Iterator[Said]:
     if at.arch == "gfx942" and experts_of(at) == "fp4":
         text = (
@@ -76,17 +83,51 @@ def _method_name(at: Situation) -> Iterator[Said]:
 
 
 def _pages(at: Situation) -> Iterator[Said]:
-    judged = [rank for rank in at.ranks if rank.pages is not None and rank.free is not None]
-    for rank in judged[:1]:
-        assert rank.pages is not None
-        needed, free = rank.pages.bytes_needed(rank.longest), min(one.free or 0 for one in judged)
-        longest = rank.pages.longest(free, at.config.model.max_position_embeddings)
-        text = (
-            f"a request of {rank.longest:,} tokens reserves {rank.pages.needed(rank.longest):,} pages of "
-            f"{rank.pages.page:,} bytes = {needed:,}, mostly for tokens in flight in the compressors; "
-            f"the longest that {free:,} bytes admit is {longest:,}"
-        )
+    yield from _reserved(at, admitted=True)
+
+
+def _too_many_pages(at: Situation) -> Iterator[Said]:
+    yield from _reserved(at, admitted=False)
+
+
+def _reserved(at: Situation, *, admitted: bool) -> Iterator[Said]:
+    # Of the rank with the least room for its pages; stages have pages of their own sizes.
+    judged = [(rank, rank.pages, rank.free) for rank in at.ranks if rank.pages is not None and rank.free is not None]
+    if not judged:
+        return
+    rank, pages, free = min(judged, key=lambda one: one[2] - one[1].bytes_needed(one[0].longest))
+    needed, most = pages.bytes_needed(rank.longest), at.config.model.max_position_embeddings
+    if (needed <= free) is not admitted:
+        return
+    text = (
+        f"a request of {rank.longest:,} tokens reserves {pages.needed(rank.longest):,} pages of {pages.page:,} bytes = "
+        f"{needed:,} on rank {rank.place.rank}, mostly for tokens in flight in the compressors"
+    )
+    longest = pages.longest(free, most)
+    if admitted:
+        text += f"; the longest that {free:,} bytes admit is {longest:,}"
         yield Said("runtime.max_model_len", rank.longest, text, "lower max_num_batched_tokens to reserve less")
+        return
+    text += f", and {max(0, free):,} are free: it does not start"
+    works = f"the longest that is admitted is {longest:,} tokens" if longest else "no request is admitted"
+    yield Said("runtime.max_model_len", rank.longest, text, f"{works}; a lower max_num_batched_tokens reserves less")
+
+
+def _pools(at: Situation) -> Iterator[Said]:
+    judged = [(rank, rank.pools, rank.free) for rank in at.ranks if rank.pools is not None and rank.free is not None]
+    if not judged:
+        return
+    rank, pools, free = min(judged, key=lambda one: one[2] - one[1].bytes_needed(one[0].longest))
+    needed = pools.bytes_needed(rank.longest)
+    if 0 <= free < needed:
+        text = (
+            f"a request of {rank.longest:,} tokens takes {needed:,} bytes of the pools on rank {rank.place.rank}, "
+            f"{pools.fixed:,} of them open rows of every slot, and {free:,} are free"
+        )
+        longest = pools.longest(free, at.config.model.max_position_embeddings)
+        yield Said(
+            "runtime.max_model_len", rank.longest, text, f"the longest that the pools hold is {longest:,} tokens"
+        )
 
 
 def _slots(at: Situation) -> Iterator[Said]:
@@ -158,6 +199,9 @@ ENGINE_RULES = (
     Rule("below-block", NOTE, "vLLM #50012", _below_block, (_V,)),
     Rule("method-name", NOTE, "InferenceX PR #2305, vllm-ascend #9144", _method_name, (_S,)),
     Rule("pages", NOTE, "vLLM #54703 and #44376", _pages, (_V,)),
+    Rule("pages-short", WARNING, "vLLM #44376", _too_many_pages, (_V,)),
+    Rule("pools-short", WARNING, "SGLang 0.5.23, model_executor/pool_configurator.py", _pools, (_S,)),
+    Rule("atom-device", REFUSAL, "ATOM recipes, all for AMD with AITER", _atom_device, (_A,)),
     Rule("slots", NOTE, "ATOM PR #1164, InferenceX PR #2345", _slots, (_A,)),
     Rule("index-scores", NOTE, "vLLM #45663", _index_logits, (_V,)),
     Rule("graph-memory", NOTE, "vLLM PR #41834, InferenceX #1222", _graph_memory, (_V, _S, _A)),

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from builder.planning.rules import NOTE, REFUSAL, WARNING, Rule, Said, Situation
 
+BLOCKS = {"fp8": 128, "fp4": 32}
+"""Values of a block of scales, by how the experts are stored."""
+
 DRAFTERS = ("mtp", "eagle", "dspark", "draft_model")
 
 
@@ -105,6 +108,30 @@ def _expert_cut(at: Situation) -> Iterator[Said]:
         yield Said("ep", 1, text, f"for copies start one server per replica; for one server plan with ep={group}")
 
 
+def _expert_inner(at: Situation) -> Iterator[Said]:
+    # With ep=1 one server cuts the experts over its replicas too, and nothing pads them.
+    parallel, inner = at.config.parallel, at.config.model.moe_intermediate_size
+    block = BLOCKS.get(experts_of(at), 1)
+
+    def legal(dp: int) -> bool:
+        group = dp * parallel.tp
+        return inner % group == 0 and inner // group % block == 0
+
+    if at.engine != "vllm" or parallel.ep > 1 or parallel.dp == 1 or legal(parallel.dp):
+        return
+    group = parallel.dp * parallel.tp
+    share = f"{inner} / {group} = {inner // group} is no multiple of {block}, one block of scales"
+    words = share if inner % group == 0 else f"moe_intermediate_size={inner} does not divide by {group}"
+    text = (
+        f"ep=1 with dp={parallel.dp} cuts every expert over all dp·tp = {group} ranks, and the routed experts' {words}"
+    )
+    sizes = (range(parallel.dp - 1, 0, -1), range(parallel.dp + 1, 4 * parallel.dp + 1))
+    found = [f"dp={dp}" for dp in (next(filter(legal, tried), None) for tried in sizes) if dp]
+    if at.config.model.n_routed_experts % group == 0:
+        found.append(f"ep={group}")
+    yield Said("dp", parallel.dp, text, f"use {' or '.join(found)}")
+
+
 def on_atom(at: Situation) -> bool:
     """ATOM is meant, or could be."""
     # It runs on AMD only; without this its rules would be noise elsewhere.
@@ -123,6 +150,7 @@ PARALLEL_RULES = (
     Rule("hash-layers", REFUSAL, "vLLM PR #55520, Megatron-Bridge PR #4131", _hash_layers, (_V, _S)),
     Rule("atom-pp", REFUSAL, "ATOM PR #1552", _atom_pp, (_A,)),
     Rule("expert-group", REFUSAL, "vLLM #52435", _expert_group, (_V,)),
+    Rule("expert-inner", REFUSAL, "vLLM 0.33.0, fused_moe/config.py", _expert_inner, (_V,)),
     Rule("expert-cut", WARNING, "vLLM 0.33.0, expert layers", _expert_cut, (_V,)),
     Rule("tp-garbled", WARNING, "vLLM #47528", _garbled, (_V,)),
     Rule("ep-dropped", WARNING, "InferenceX PR #1266", _ep_dropped, (_S,)),

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from builder.assembly.measure import footprint
 from builder.assembly.stages import Assembly, assemble
-from builder.planning.capacity import budget_bytes
+from builder.errors import ConfigError
+from builder.planning.capacity import ACTIVATIONS, BESIDE_THE_POOLS, budget_bytes, least_fraction, outside_bytes
 from builder.planning.engine_terms import message_bytes_per_token
-from builder.planning.rank import ACTIVATIONS, RankPlan
+from builder.planning.rank import RankPlan
 from builder.planning.rules import NOTE, WARNING, Rule, Said, Situation
+from builder.schema.config import BuildConfig
 
 MARGIN = 0.02
 """Share of a device's memory below which room counts as none: loads differ by as much between versions."""
@@ -20,6 +22,9 @@ CORRECTION = 3 << 29
 """Bytes by which one correction of an engine raised the least cache of V4-Pro: 10.55 to 12.06 GiB."""
 
 ACTIVATION_SHARE = 0.05
+
+MOST_TRIED = 6
+"""Device counts that are tried from the lower bound on."""
 
 
 def _limiting(at: Situation) -> RankPlan | None:
@@ -31,13 +36,58 @@ def _budget(at: Situation) -> Iterator[Said]:
     rank, budget = _limiting(at), budget_bytes(at.config)
     if rank is None or budget is None or rank.free is None or rank.free >= 0:
         return
-    lines = " - ".join(f"{name} {size:,}" for name, size in rank.booked.items() if size)
-    text = (
-        f"no memory is left for the cache: budget {budget:,} - {lines} = {rank.free:,} bytes on rank {rank.place.rank}"
-    )
-    fewest = -(-sum(one.nbytes for one in at.ranks if one.place.dp == 0) // max(1, budget))
-    works = f"divide a replica among at least {fewest} devices, or lower runtime.max_num_batched_tokens"
+    lines, start, what = rank.booked, budget, "no memory is left for the cache: budget"
+    if at.engine == "sglang":
+        beside = {name: size for name, size in rank.booked.items() if name in BESIDE_THE_POOLS}
+        lines = {name: size for name, size in rank.booked.items() if name not in beside}
+        outside = outside_bytes(at.config, at.config.hardware.total_bytes or 0)
+        if outside - sum(beside.values()) == rank.free:
+            lines, start, what = beside, outside, "what a step works in has no room outside the fraction:"
+    terms = " - ".join(f"{name} {size:,}" for name, size in lines.items() if size)
+    text = f"{what} {start:,} - {terms} = {rank.free:,} bytes on rank {rank.place.rank}"
+    works = "; ".join([*_least_fraction(at), _fewer_bytes(at, budget, divide=start == budget)])
     yield Said("runtime.memory_fraction", at.config.runtime.memory_fraction, text, works)
+
+
+def _least_fraction(at: Situation) -> Iterator[str]:
+    # Tried with the whole plan: with SGLang what stands beside the fraction needs room too.
+    ranks = [rank for rank in at.ranks if rank.place.dp == 0]
+    static = at.engine == "sglang"
+    asked = max((rank.static_bytes if static else rank.nbytes) + rank.request_bytes for rank in ranks)
+    least = least_fraction(at.config, asked)
+    runtime = at.config.runtime
+    if least is not None and _fits(replace(at.config, runtime=replace(runtime, memory_fraction=least))):
+        where = (
+            " (SGLang counts it of what is free before loading, which is less than the device has)" if static else ""
+        )
+        yield f"runtime.memory_fraction={least:.4f} is the least that holds a request{where}"
+
+
+def _fewer_bytes(at: Situation, budget: int, *, divide: bool) -> str:
+    lower = "lower runtime.max_num_batched_tokens"
+    if not divide:
+        return lower
+    static = at.engine == "sglang"
+    needed = sum(rank.static_bytes if static else rank.nbytes for rank in at.ranks if rank.place.dp == 0)
+    return f"divide a replica among {_devices(at, max(1, -(-needed // max(1, budget))))}, or {lower}"
+
+
+def _devices(at: Situation, fewest: int) -> str:
+    # The sum of the bytes is a bound only: layers are whole, and stages repeat activations.
+    for pp in range(fewest, min(fewest + MOST_TRIED, at.config.model.num_hidden_layers + 1)):
+        parallel = replace(at.config.parallel, pp=pp, tp=1, ep=1, dp=1, partition="auto")
+        if _fits(replace(at.config, parallel=parallel)):
+            return f"at least {fewest} devices ({pp} do: pp={pp} tp=1)"
+    return f"more than {max(1, fewest - 1)} devices"
+
+
+def _fits(config: BuildConfig) -> bool:
+    from builder.planning.document import plan
+
+    try:
+        return plan(config).fits is True
+    except ConfigError:  # the named engine does not start it
+        return False
 
 
 def _margin(at: Situation) -> Iterator[Said]:
@@ -59,6 +109,8 @@ def _requests(at: Situation) -> Iterator[Said]:
     rank, seqs = _limiting(at), at.config.runtime.max_num_seqs
     if rank is None or rank.capacity is None or rank.free is None or rank.free < 0 or rank.capacity.requests >= seqs:
         return
+    if (rank.pages or rank.pools) and not rank.fits:
+        return  # the engine lets none in, and its own rule says so
     each = rank.cache.nbytes(rank.longest)
     text = (
         f"requests of {rank.longest:,} tokens: {rank.free:,} / {each:,} bytes = {rank.capacity.requests} fit, "

@@ -59,8 +59,7 @@ class Search:
 
     def _look(self, config: BuildConfig) -> None:
         if self.settings.ask == "memory_fraction":
-            requests = self.settings.requests
-            config = with_least_fraction(config, self._sizes, requests) or _all_of(config)
+            config = with_least_fraction(config, self._sizes, self.settings.requests)
         self.keep(self.measured(config))
 
     def _legal(self) -> Iterator[BuildConfig]:
@@ -107,10 +106,6 @@ class Search:
         # Of a partition the text says it in a few words, whatever the other stages hold.
         first = found[0]
         return f"{first.key}: {first.reason}" if first.key == "parallel.partition" else _reason(first)
-
-
-def _all_of(config: BuildConfig) -> BuildConfig:
-    return replace(config, runtime=replace(config.runtime, memory_fraction=1.0))
 
 
 class _Rules:
@@ -184,7 +179,7 @@ class _Context:
 
 ORDERS: dict[str, Callable[[Found], tuple[float, ...]]] = {
     "tokens": lambda one: (-one.tokens, one.devices, one.short),
-    "requests": lambda one: (-one.requests, one.devices, one.short),
+    "requests": lambda one: (-one.at_once, one.devices, one.short),
     "devices": lambda one: (one.devices, -one.tokens, one.short),
     "headroom": lambda one: (one.short, one.devices, -one.tokens),
     "memory_fraction": lambda one: (one.config.runtime.memory_fraction, one.devices, one.short),

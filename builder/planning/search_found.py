@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from builder.planning.capacity import Capacity, budget_bytes, capacity
-from builder.planning.engine_terms import engine_terms, named_engine, without_state
+from builder.planning.capacity import Capacity, capacity, free_bytes, least_fraction, most_admitted
+from builder.planning.engine_reserve import request_bytes
+from builder.planning.engine_terms import MESSAGES, engine_terms, named_engine, without_state
 from builder.planning.search_options import hardware_option, spec_overrides
 from builder.planning.search_sizes import Shape, Sizes, StageSize
 from builder.schema.config import BuildConfig
-
-MOST_FRACTION = 10_000
-"""memory_fraction is looked for in steps of 1 / this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A measured configuration.
 
-    needed: bytes of each stage's largest rank before any request; short: bytes that the worst rank lacks for the
-    requests asked for (0 or less: they fit); held: of the rank that has least, and of one replica; None if it is short.
+    needed: bytes of each stage's largest rank before any request; free: what is left of it; asked: what the budget
+    must be for the requests asked for; short: bytes that the worst rank lacks for them (0 or less: they fit); held: of
+    the rank that has least, and of one replica; None if it is short.
     """
 
     config: BuildConfig
     shape: Shape
     needed: tuple[int, ...]
-    budget: int
+    free: tuple[int, ...]
     limiting_stage: int
-    each: int
+    asked: int
     short: int
     held: Capacity | None
 
@@ -55,6 +53,11 @@ class Found:
         return self.held.requests * self.config.parallel.dp if self.held else 0
 
     @property
+    def at_once(self) -> int:
+        """Those of the requests that run together: a replica has max_num_seqs seats."""
+        return min(self.requests, self.config.parallel.dp * self.config.runtime.max_num_seqs)
+
+    @property
     def longest_request(self) -> int:
         """The longest single request."""
         return self.held.longest_request if self.held else 0
@@ -62,7 +65,7 @@ class Found:
     @property
     def free_bytes(self) -> int:
         """Of the limiting rank, before any request."""
-        return self.budget - self.needed[self.limiting_stage]
+        return self.free[self.limiting_stage]
 
     def row(self) -> dict[str, Any]:
         """As the report has it."""
@@ -88,6 +91,7 @@ class Found:
             "headroom_bytes": -self.short,
             "tokens": self.tokens,
             "requests": self.requests,
+            "at_once": self.at_once,
             "longest_request": self.longest_request,
             "overrides": overrides(config),
         }
@@ -95,33 +99,36 @@ class Found:
 
 def measure(config: BuildConfig, sizes: Sizes, requests: int | None) -> Found:
     """requests: how many of max_model_len all replicas together must hold; None: one each."""
-    shape, (between, at_end) = _with_engine(config, sizes.shape(config)), sizes.step(config)
-    last = len(shape.stages) - 1
-    needed = tuple(stage.nbytes + (at_end if at == last else between) for at, stage in enumerate(shape.stages))
-    budget = budget_bytes(config)
-    assert budget is not None, "a search looks at devices with memory"
+    shape, (between, at_end) = _with_engine(config, sizes), sizes.step(config)
+    stages, last, engine = shape.stages, len(shape.stages) - 1, named_engine(config)
+    beside = [stage.beside + (at_end if at == last else between) for at, stage in enumerate(stages)]
+    static = [stage.nbytes - stage.beside for stage in stages]
+    free = tuple(free_bytes(config, held, more) or 0 for held, more in zip(static, beside, strict=True))
     length, each = config.runtime.max_model_len, requests_each(config, requests)
-    caches = [stage.cost.nbytes(length) for stage in shape.stages]
-    room = [budget - need - cache for need, cache in zip(needed, caches, strict=True)]
-    limiting = min(range(len(room)), key=room.__getitem__)
-    short = max(need + cache * each - budget for need, cache in zip(needed, caches, strict=True))
-    held = None if short > 0 else _held(config, shape.stages, [budget - need for need in needed])
-    return Found(config, shape, needed, budget, limiting, each, short, held)
+    # Many requests are held physically; that an engine lets one in is asked besides.
+    one = [request_bytes(stage.cost, stage.reserve, length) for stage in stages]
+    many = [max(most, stage.cost.nbytes(length) * each) for stage, most in zip(stages, one, strict=True)]
+    needed = tuple(held + more for held, more in zip(static, beside, strict=True))
+    limiting = min(range(len(free)), key=lambda at: free[at] - one[at])
+    asked = max(held + wanted for held, wanted in zip(static if engine == "sglang" else needed, many, strict=True))
+    short = max(wanted - left for wanted, left in zip(many, free, strict=True))
+    held = None if short > 0 else _held(config, stages, free)
+    return Found(config, shape, needed, free, limiting, asked, short, held)
 
 
-def _with_engine(config: BuildConfig, shape: Shape) -> Shape:
+def _with_engine(config: BuildConfig, sizes: Sizes) -> Shape:
     # The named engine's own terms; dp and ep ranks of a stage hold the same.
+    shape = sizes.shape(config)
     if named_engine(config) == "builder":
         return shape
-    stages = tuple(
-        StageSize(
-            stage.nbytes + sum(term.nbytes for term in engine_terms(config, stage.facts, at)),
-            without_state(config, stage.facts, stage.cost),
-            stage.facts,
-        )
-        for at, stage in enumerate(shape.stages)
-    )
-    return Shape(shape.partition, stages)
+    reserves, stages = sizes.reserves(config, shape.partition), list[StageSize]()
+    for at, (stage, reserve) in enumerate(zip(shape.stages, reserves, strict=True)):
+        terms = engine_terms(config, stage.facts, at)
+        nbytes = stage.nbytes + sum(term.nbytes for term in terms)
+        beside = stage.beside + sum(term.nbytes for term in terms if term.line == MESSAGES)
+        cost = without_state(config, stage.facts, stage.cost)
+        stages.append(StageSize(nbytes, cost, stage.facts, beside, reserve))
+    return Shape(shape.partition, tuple(stages))
 
 
 def requests_each(config: BuildConfig, requests: int | None) -> int:
@@ -131,7 +138,11 @@ def requests_each(config: BuildConfig, requests: int | None) -> int:
 
 def _held(config: BuildConfig, stages: Sequence[StageSize], free: Sequence[int]) -> Capacity:
     # The least of every rank. A stage with no less free and no dearer cache than another cannot be the least.
-    found = [capacity(config, stage.cost, room) for stage, room in _least(stages, free)]
+    scarcest: dict[Any, int] = {}
+    for stage, room in zip(stages, free, strict=True):
+        scarcest[stage.reserve] = min(room, scarcest.get(stage.reserve, room))
+    most = min(most_admitted(config, reserve, room) for reserve, room in scarcest.items())
+    found = [capacity(config, stage.cost, room, most) for stage, room in _least(stages, free)]
     return Capacity(
         min(one.longest_request for one in found),
         min(one.tokens for one in found),
@@ -160,18 +171,11 @@ def _dearer(other: StageSize, left: int, stage: StageSize, room: int) -> bool:
     )
 
 
-def with_least_fraction(config: BuildConfig, sizes: Sizes, requests: int | None) -> BuildConfig | None:
-    """The configuration with the smallest memory_fraction that holds the requests; None: not even all of it does."""
-    whole = replace(config, runtime=replace(config.runtime, memory_fraction=1.0))
-    found, memory = measure(whole, sizes, requests), config.hardware.total_bytes
-    assert memory is not None, "a search looks at devices with memory"
-    needed = found.budget + found.short + config.runtime.reserve_bytes
-    steps = math.ceil(needed * MOST_FRACTION / memory)
-    while steps <= MOST_FRACTION and math.floor(steps / MOST_FRACTION * memory) < needed:
-        steps += 1
-    if found.short > 0 or steps > MOST_FRACTION:
-        return None
-    return replace(config, runtime=replace(config.runtime, memory_fraction=steps / MOST_FRACTION))
+def with_least_fraction(config: BuildConfig, sizes: Sizes, requests: int | None) -> BuildConfig:
+    """The configuration with the smallest memory_fraction whose budget holds the requests; all where none does."""
+    asked = measure(config, sizes, requests).asked
+    least = least_fraction(config, asked)
+    return replace(config, runtime=replace(config.runtime, memory_fraction=1.0 if least is None else least))
 
 
 def overrides(config: BuildConfig) -> list[str]:

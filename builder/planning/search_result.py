@@ -83,7 +83,15 @@ def _notes(search: Search, best: list[Found]) -> Iterator[str]:
     if kept:
         yield f"as configured: {', '.join(kept)}; lists such as search.cache=[all] look wider"
     if settings.requests is not None and settings.requests > 1:
-        yield f"{settings.requests} requests are divided among dp replicas; each is given its full length"
+        yield (
+            f"{settings.requests} requests are divided among dp replicas; each is given its full length, and all are "
+            "in the cache at once (physical)"
+        )
+    if engine in ("vllm", "sglang"):
+        yield (
+            f"tokens and requests are physical, what the bytes hold at once; of what plan.engine={engine} reserves, a "
+            "plan that fits lets in one request of max_model_len at the least (task=plan has its admission)"
+        )
     if any(found.config.parallel.tp > 1 for found in best):
         yield "tp does not divide the cache: there is one KV head, every tp rank holds it whole"
     yield "activations are estimated, all other bytes exact; runtime.memory_fraction leaves room for the rest"

@@ -17,20 +17,29 @@ from builder.assembly.partition import Load, auto_partition, even_partition
 from builder.assembly.sharding import Shards, shards_of
 from builder.assembly.stages import assemble
 from builder.components.base.spec import CacheFormat, ComponentSpec
+from builder.components.stage.spec import StageSpec
 from builder.planning.activations import activation_bytes
-from builder.planning.capacity import given_bytes
+from builder.planning.capacity import BESIDE_THE_POOLS, given_bytes
+from builder.planning.engine_reserve import reserve_of
 from builder.planning.engine_terms import Facts, facts_of
+from builder.planning.engine_terms_pages import Pages
+from builder.planning.engine_terms_pools import Pools
 from builder.schema.config import BuildConfig
 from builder.schema.parallel import ParallelConfig
 
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
-    """What the largest rank of a stage holds before its activations, its cache, and what engines' terms ask of it."""
+    """What the largest rank of a stage holds before its activations, its cache, and what engines' terms ask of it.
+
+    beside: those of its bytes that SGLang's fraction does not hold; reserve: pages or pools of a named engine.
+    """
 
     nbytes: int
     cost: CacheCost
     facts: Facts
+    beside: int = 0
+    reserve: Pages | Pools | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +58,14 @@ class Sizes:
         self._shapes: dict[Any, Shape] = {}
         self._partitions: dict[Any, tuple[int, ...]] = {}
         self._steps: dict[Any, tuple[int, int]] = {}
+        self._reserves: dict[Any, tuple[Pages | Pools | None, ...]] = {}
         self.config = config
 
     def shape(self, config: BuildConfig) -> Shape:
-        """The stages of a legal configuration. Its device, dp and max_num_seqs do not matter to them."""
+        """The stages of a legal configuration. Its device, dp and max_num_seqs do not matter to them.
+
+        What an engine reserves is not in them: see ``reserves``.
+        """
         parallel, runtime = config.parallel, config.runtime
         kind = _kind(config)
         cut = (parallel.tp, parallel.ep, parallel.shared_expert)
@@ -74,6 +87,16 @@ class Sizes:
             before, last = (activation_bytes(config, last_stage=last) for last in (False, True))
             self._steps[key] = before + given, last + given
         return self._steps[key]
+
+    def reserves(self, config: BuildConfig, partition: tuple[int, ...]) -> tuple[Pages | Pools | None, ...]:
+        """The named engine's pages or pools of every stage; whatever the tensors' cut, there is one KV head."""
+        runtime, hardware = config.runtime, config.hardware
+        key = (_kind(config), config.cache.layout, partition, runtime.max_num_seqs, hardware.vendor)
+        if key not in self._reserves:
+            family = self._families[_kind(config)]
+            form = replace(family.form, layout=config.cache.layout)
+            self._reserves[key] = tuple(reserve_of(config, stage, form) for stage in family.stages(partition))
+        return self._reserves[key]
 
     def _measure(self, family: _Family, config: BuildConfig) -> Shape:
         measured = family.measured(config.parallel, config.cache.layout)
@@ -106,7 +129,8 @@ class _Family:
     def __init__(self, config: BuildConfig) -> None:
         layers = config.model.num_hidden_layers
         whole = assemble(_unsplit(config, [layers]))
-        members = whole.stages[0].members
+        self._whole = whole.stages[0]
+        members = self._whole.members
         self.form = whole.cache_format
         self.layers = [spec for name, spec in members if _is_layer(name)]
         self.before = [spec for name, spec in members if name == "embed"]
@@ -116,6 +140,17 @@ class _Family:
             last = assemble(_unsplit(config, [layers - 1, 1])).stages[1]
             self.after = [spec for name, spec in last.members if not _is_layer(name)]
         self._measured: dict[Any, _Measured] = {}
+
+    def stages(self, partition: Sequence[int]) -> Iterator[StageSpec]:
+        """The stages as the planner has them, as far as their parts go."""
+        edges, last = [0, *accumulate(partition)], len(partition) - 1
+        for at, (start, end) in enumerate(pairwise(edges)):
+            parts = [] if at else list(self.before)
+            parts += self.layers[start:end]
+            parts += (self.after if at else self.after_all) if at == last else []
+            yield replace(
+                self._whole, first=start, last=end - 1, members=tuple((str(n), p) for n, p in enumerate(parts))
+            )
 
     def measured(self, parallel: ParallelConfig, layout: str) -> _Measured:
         """The parts as one cut and one layout make them."""
@@ -136,12 +171,16 @@ def _is_layer(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Of some parts together: bytes on the first tp rank and on the last one, the cache, and the engines' facts."""
+    """Of some parts together: bytes on the first tp rank and on the last one, the cache, and the engines' facts.
+
+    beside: of the bytes on the first, those beside SGLang's pools.
+    """
 
     most: int
     fewest: int
     cost: CacheCost
     facts: Facts
+    beside: int
 
 
 class _Measured:
@@ -162,7 +201,7 @@ class _Measured:
         most, fewest = (_bytes(specs, cut) for cut in self._cuts)
         cost = sum((cache_cost(spec, self._form) for spec in specs), CacheCost(0, ()))
         facts = sum((facts_of(spec, self._cuts[0], self._form) for spec in specs), Facts())
-        return _Size(most, fewest, cost, facts)
+        return _Size(most, fewest, cost, facts, _beside(specs, self._cuts[0]))
 
     def loads(self, length: int) -> tuple[tuple[int, ...], Load, Load]:
         """What the search for the partition asks for: each layer, and what stands before and after them."""
@@ -179,17 +218,23 @@ class _Measured:
         edges = [0, *accumulate(partition)]
         for at, (start, end) in enumerate(pairwise(edges)):
             nbytes, cost = self._bytes[end] - self._bytes[start], _between(self._costs[start], self._costs[end])
+            beside = sum(layer.beside for layer in self.layers[start:end])
             facts = sum((layer.facts for layer in self.layers[start:end]), Facts())
             ends = [self._before] if at == 0 else []
             if at == len(partition) - 1:
                 ends.append(self._after if at else self._after_all)
             for size in ends:
                 nbytes, cost, facts = nbytes + size.most, cost + size.cost, facts + size.facts
-            yield StageSize(nbytes, cost, facts)
+                beside += size.beside
+            yield StageSize(nbytes, cost, facts, beside)
 
 
 def _bytes(specs: Sequence[ComponentSpec], cut: Shards) -> int:
     return sum(footprint(spec, cut).nbytes for spec in specs)
+
+
+def _beside(specs: Sequence[ComponentSpec], cut: Shards) -> int:
+    return sum(size for spec in specs for line, size in footprint(spec, cut).booked if line.value in BESIDE_THE_POOLS)
 
 
 def _running_costs(layers: Sequence[_Size]) -> Iterator[tuple[int, Counter[int]]]:

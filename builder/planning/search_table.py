@@ -38,6 +38,8 @@ def columns(document: Row) -> list[tuple[str, list[str]]]:
         ("requests", [f"{row['requests']:,}" for row in rows]),
         ("longest", [f"{row['longest_request']:,}" for row in rows]),
     ]
+    if any(row["at_once"] < row["requests"] for row in rows):  # seats end before the memory does
+        figures.append(("at once", [f"{row['at_once']:,}" for row in rows]))
     kept = [(title, cells) for title, cells in varied if len(set(cells)) > 1]
     return [*always, *kept, *figures]
 
@@ -119,7 +121,7 @@ class _Report:
             yield Text(f"Note: {note}.")
 
 
-_LESS_WANTED = ("headroom GiB", "longest", "requests", "fraction", "seqs", "batched")
+_LESS_WANTED = ("headroom GiB", "longest", "at once", "requests", "fraction", "seqs", "batched")
 """Columns that a narrow terminal does without, first these."""
 
 

@@ -220,8 +220,14 @@ def _verdict(document: dict[str, Any]) -> str:
     length, runtime = document["runtime"]["max_model_len"], document["runtime"]
     if document["fits"]:
         return f"Fits: rank {limiting} has the least left, {gib(rank['free_bytes'])} for requests."
-    need = _needs(rank)
+    need, fraction = _needs(rank), f"(memory_fraction={runtime['memory_fraction']})"
+    if "engine" in document:  # what it reserves for a request, and what stands beside its fraction, are its own
+        reserved = gib(rank["request_bytes"])
+        return (
+            f"Does not fit: rank {limiting} has {gib(rank['free_bytes'])} left for requests, and one of {length:,} "
+            f"tokens takes {reserved} {fraction}."
+        )
     return (
         f"Does not fit: rank {limiting} needs {gib(need)} and the cache of one request of {length:,} tokens, "
-        f"and has {gib(need + rank['free_bytes'])} (memory_fraction={runtime['memory_fraction']})."
+        f"and has {gib(need + rank['free_bytes'])} {fraction}."
     )

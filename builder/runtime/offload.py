@@ -33,13 +33,15 @@ def offload(stage: Stage, config: BuildConfig, device: torch.device) -> None:
         _hook(part, dict(source) if mode == "cpu" else source, device)
 
 
-def _parts(stage: Stage) -> Iterator[nn.Module]:
-    """What is fetched at a time: a layer, the embedding, the head, the drafter."""
+def _parts(stage: nn.Module) -> Iterator[nn.Module]:
+    """What is fetched at a time: a layer, the embedding, the head, the MTP block; the same of a draft model."""
     for name, part in stage.named_children():
         if name == "layers":
             yield from part.children()
         elif name in ("embed", "head", "mtp"):
             yield part
+        elif name == "draft":
+            yield from _parts(part)
 
 
 def _hook(part: nn.Module, source: Mapping[str, Tensor], device: torch.device) -> None:

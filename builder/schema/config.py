@@ -101,7 +101,7 @@ def problems(config: BuildConfig) -> Iterator[Problem]:
     if model or draft:
         return
     yield from runtime_problems(config.runtime, config.model)
-    yield from parallel_problems(config.parallel, config.model)
+    yield from parallel_problems(config.parallel, config.model, config.plan.engine if config.plan else "builder")
     yield from spec_problems(config.spec, config.model, config.draft)
     yield from cache_problems(config.cache, config.model, "model")
     if config.draft is not None:

@@ -41,8 +41,8 @@ class ParallelConfig:
         return self.pp * self.dp * self.tp
 
 
-def parallel_problems(parallel: ParallelConfig, model: ModelConfig) -> Iterator[Problem]:
-    """Axes against each other and against the model's layers and experts."""
+def parallel_problems(parallel: ParallelConfig, model: ModelConfig, engine: str = "builder") -> Iterator[Problem]:
+    """Axes against each other and against the model's layers and experts; the advice is for the named engine."""
     own = list(field_problems(parallel, "parallel"))
     yield from own
     if own:
@@ -63,7 +63,18 @@ def parallel_problems(parallel: ParallelConfig, model: ModelConfig) -> Iterator[
             f"keep pp·dp·tp at {MOST_RANKS:,} or less",
         )
     yield from _partition_problems(parallel, layers)
-    yield from _expert_problems(parallel, model)
+    yield from _expert_problems(parallel, model, engine)
+
+
+def _vllm_experts(parallel: ParallelConfig, model: ModelConfig) -> str:
+    # Its expert group is all dp·tp ranks, and without one every expert is cut over as many.
+    dp, tp, experts = parallel.dp, parallel.tp, model.n_routed_experts
+    if experts % (dp * tp) == 0:
+        return f"with dp={dp} tp={tp} use ep={dp * tp}, vLLM's expert group"
+    sizes = (range(dp - 1, 0, -1), range(dp + 1, 4 * dp + 1))
+    found = [next((n for n in tried if experts % (n * tp) == 0), 0) for tried in sizes]
+    words = " or ".join(f"dp={n} ep={n * tp}" for n in found if n)
+    return f"with tp={tp} use {words}: vLLM's expert group is all dp·tp ranks" if words else "use another tp"
 
 
 def _partition_problems(parallel: ParallelConfig, layers: int) -> Iterator[Problem]:
@@ -82,7 +93,7 @@ def _partition_problems(parallel: ParallelConfig, layers: int) -> Iterator[Probl
         yield Problem("parallel.partition", sizes, f"sums to {sum(sizes)}, not to the model's {layers} layers", rules)
 
 
-def _expert_problems(parallel: ParallelConfig, model: ModelConfig) -> Iterator[Problem]:
+def _expert_problems(parallel: ParallelConfig, model: ModelConfig, engine: str) -> Iterator[Problem]:
     ep, tp, group = parallel.ep, parallel.tp, parallel.dp * parallel.tp
     legal = [
         n
@@ -90,6 +101,8 @@ def _expert_problems(parallel: ParallelConfig, model: ModelConfig) -> Iterator[P
         if group % n == 0 and model.n_routed_experts % n == 0 and (tp % n == 0 or n % tp == 0)
     ]
     works = f"with dp={parallel.dp} tp={tp} use ep={' or '.join(map(str, legal))}"
+    if engine == "vllm":
+        works = _vllm_experts(parallel, model)
     if model.n_routed_experts % ep:
         redundant = -model.n_routed_experts % ep
         total = model.n_routed_experts + redundant

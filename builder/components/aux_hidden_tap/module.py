@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from builder.components.aux_hidden_tap.spec import AuxHiddenTapSpec
+from builder.components.aux_hidden_tap.spec import AuxHiddenTapSpec, TappedMixSpec
 from builder.components.base.module import Component
+from builder.components.base.step import Step
 
 
 class AuxHiddenTap(Component[AuxHiddenTapSpec]):
     """Keeps the named layers' averages over the streams, side by side."""
 
     rows: Tensor
+
+    def keep(self, column: int, stream: Tensor, row: int) -> None:
+        """Write a stream's average, [tokens, hc_mult, hidden], from ``row`` on. More rows than there are: an error."""
+        tokens, held, hidden = stream.shape[0], self.rows.shape[0], self.spec.hidden
+        if row < 0 or row + tokens > held:
+            raise ValueError(
+                f"rows {row} to {row + tokens - 1} of the tap of hidden states: it holds {held}; "
+                f"raise runtime.max_num_batched_tokens to {row + tokens} or send fewer tokens a step"
+            )
+        torch.mean(stream, dim=1, out=self.rows[row : row + tokens, column * hidden : (column + 1) * hidden])
+
+
+class TappedMix(Component[TappedMixSpec]):
+    """Ends a named layer in place of a plain stream mix."""
+
+    tap: AuxHiddenTap
+
+    def forward(self, y: Tensor, stream: Tensor, post: Tensor, comb: Tensor, step: Step) -> Tensor:
+        """y [tokens, hidden], stream [tokens, hc_mult, hidden] -> [tokens, hc_mult, hidden]."""
+        mixed = self.ops.hyper_connections.after(y, stream, post, comb)
+        self.tap.keep(self.spec.column, mixed, step.stash_row)
+        return mixed

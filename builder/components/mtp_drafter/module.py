@@ -55,7 +55,11 @@ class MTPDrafter(Component[MTPDrafterSpec]):
         """The one block."""
         return cast("MTPBlock", self.get_submodule("0"))
 
-    def forward(self, stream: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """One draft: the block's stream [tokens, hc_mult, hidden], and logits [tokens, vocabulary]."""
+    def forward(self, stream: Tensor, step: Step, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """One draft: the block's stream [tokens, hc_mult, hidden], and logits [tokens, vocabulary].
+
+        rows [n]: the tokens whose outputs are wanted; all of them where it is None.
+        """
         drafted = self.block(stream, step)
+        drafted = drafted if rows is None else drafted[rows]
         return drafted, self.block.logits(drafted)

@@ -64,8 +64,7 @@ class MTPDrafting:
     ) -> tuple[Tensor, Tensor]:
         # The block's stream and logits of each request's last row: [requests, hc_mult, hidden], [requests, vocabulary]
         step = make_step(self.cache, following, starts, [one.slot for one in requests], self.cache.device)
-        streams = self.part.block(stream, step)[last_rows(step)]
-        return streams, self.part.block.logits(streams)
+        return self.part(stream, step, last_rows(step))
 
 
 drafter = MTPDrafting

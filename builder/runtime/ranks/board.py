@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import socket
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from textwrap import shorten
 from typing import Any
 
 import torch.distributed
 
-from builder.errors import RankError
+from builder.errors import BuilderError, CheckpointError, RankError
 from builder.runtime.ranks.launched import Launched
 
 dist: Any = torch.distributed
@@ -28,16 +32,23 @@ ANSWER_SECONDS = 15.0
 JOIN_SECONDS = 120.0
 """How much later than the other ranks the board's host may start."""
 
+_KNOCK_SECONDS = 2.0
+_LINE = 300
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job ended early. lost: the rank only noticed that another one was gone."""
+    """Why a job ended early. lost: the rank only noticed that another one was gone; files: the checkpoint's fault."""
 
     rank: int
     text: str
     lost: bool = False
+    files: bool = False
+
+    def error(self) -> BuilderError:
+        """What the process that started the ranks raises."""
+        return CheckpointError(self.text) if self.files else RankError(self.text)
 
 
 class Board:
@@ -49,6 +60,7 @@ class Board:
     @classmethod
     def host(cls, host: str = "127.0.0.1", port: int = 0) -> Board:
         """Open a board here; port 0: any that is free. Raises RankError for a port in use."""
+        _resolve(host)
         try:
             return cls(dist.TCPStore(host, port, None, True, timedelta(seconds=ANSWER_SECONDS), False))
         except (RuntimeError, OSError) as error:
@@ -58,12 +70,19 @@ class Board:
 
     @classmethod
     def join(cls, launched: Launched, seconds: float = JOIN_SECONDS) -> Board:
-        """The board of a job. Raises RankError where nobody answers."""
-        try:
-            return cls(dist.TCPStore(launched.host, launched.port, None, False, timedelta(seconds=seconds), False))
-        except (RuntimeError, OSError) as error:
-            where = f"{launched.host}:{launched.port}"
-            raise RankError(f"rank {launched.rank} cannot reach {where}: {first_line(error)}") from None
+        """The board of a job, once its host is there. Raises RankError where nobody answers within ``seconds``."""
+        where = f"rank {launched.rank} cannot reach {launched.host}:{launched.port}"
+        _resolve(launched.host)
+        _knock(launched.host, launched.port, seconds, where)
+        # Whatever answers there need not be a board: torch would wait for it for ever.
+        made: list[Any] = []
+        thread = threading.Thread(target=_open, args=(launched.host, launched.port, made), daemon=True)
+        thread.start()
+        thread.join(ANSWER_SECONDS)
+        if not made or isinstance(made[0], Exception):
+            why = first_line(made[0]) if made else f"what listens there has not answered for {ANSWER_SECONDS:g} seconds"
+            raise RankError(f"{where}: {why}")
+        return cls(made[0])
 
     @property
     def port(self) -> int:
@@ -98,10 +117,14 @@ class Board:
         """A counter after adding ``more``."""
         return self._store.add(f"count/{name}", more)
 
-    def wait_for(self, name: str, count: int) -> None:
-        """Wait until a counter is there."""
+    def wait_for(self, name: str, count: int, seconds: float = math.inf) -> bool:
+        """Wait until a counter is there, at most for ``seconds``; whether it is."""
+        until = time.monotonic() + seconds
         while self.count(name) < count:
+            if time.monotonic() > until:
+                return False
             time.sleep(_POLL_SECONDS)
+        return True
 
     def beats(self, ranks: Iterable[int]) -> list[int]:
         """How often each rank has shown that it lives."""
@@ -122,6 +145,34 @@ class Board:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line."""
+    """An error in one line, of a length that can be read."""
     lines = str(error).splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    return shorten(lines[0], _LINE, placeholder=" …") if lines else type(error).__name__
+
+
+def _resolve(host: str) -> None:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise RankError(f"MASTER_ADDR={host}: is no address of a machine: {error.strerror or error}") from None
+
+
+def _knock(host: str, port: int, seconds: float, where: str) -> None:
+    # The host of the board may start later than this rank.
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=_KNOCK_SECONDS).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                why = f"{error.strerror or error}, for {seconds:g} seconds"
+                raise RankError(f"{where}: {why}; is the first process started there?") from None
+            time.sleep(_KNOCK_SECONDS / 10)
+
+
+def _open(host: str, port: int, made: list[Any]) -> None:
+    try:
+        made.append(dist.TCPStore(host, port, None, False, timedelta(seconds=ANSWER_SECONDS), False))
+    except (RuntimeError, OSError) as error:
+        made.append(error)

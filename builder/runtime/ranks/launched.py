@@ -15,7 +15,10 @@ PARENT = "BUILDER_PARENT"
 ENDED_EARLY = 2
 """Exit code of every rank of a job that did not come to its end."""
 
-_FIRST_PORT, _PORTS = 20_000, 20_000
+CUT_OFF = 3
+"""Exit code of a rank that builder did not answer."""
+
+_FIRST_PORT, _PORTS, _LAST_PORT = 20_000, 20_000, 65_535
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
     told = os.environ if environment is None else environment
     if "RANK" in told and "WORLD_SIZE" in told:
         by = "builder" if PARENT in told else "torchrun" if "TORCHELASTIC_RUN_ID" in told else "the launcher"
-        return _numbered(told, by)
-    if int(told.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_PROCID" in told:
-        return _slurm(told)
+        return _checked(_numbered(told, by), "RANK", "WORLD_SIZE")
+    if _number(told, "SLURM_STEP_NUM_TASKS", 1) > 1 and "SLURM_PROCID" in told:
+        return _checked(_slurm(told), "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     return None
 
 
@@ -58,6 +61,19 @@ def check_count(found: Launched | None, wanted: int, environment: Mapping[str, s
             "or start builder without a launcher"
         )
         raise ConfigError([Problem("pp·dp·tp", wanted, reason, works)])
+
+
+def _checked(found: Launched, rank: str, size: str) -> Launched:
+    problems: list[Problem] = []
+    if found.size < 1:
+        problems.append(Problem(size, found.size, "is no number of processes", "the launcher sets it; unset it"))
+    elif found.rank >= found.size:
+        problems.append(Problem(rank, found.rank, f"is no rank of {size}={found.size}", f"use 0 to {found.size - 1}"))
+    if not 1 <= found.port <= _LAST_PORT:
+        problems.append(Problem("MASTER_PORT", found.port, "is no port", f"use 1 to {_LAST_PORT}"))
+    if problems:
+        raise ConfigError(problems)
+    return found
 
 
 def _numbered(told: Mapping[str, str], by: str) -> Launched:
@@ -115,4 +131,5 @@ def _number(told: Mapping[str, str], name: str, default: int | None = None) -> i
         return int(text)
     if not text and default is not None:
         return default
-    raise ConfigError([Problem(name, text, "is no number, in the environment that the launcher made", "unset it")])
+    reason = "is no whole number from 0 on, in the environment that a launcher makes"
+    raise ConfigError([Problem(name, text, reason, "unset it, or start builder with a launcher")])

@@ -12,13 +12,15 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from builder.errors import RankError
+from builder.errors import ConfigError, Problem
 from builder.runtime.ranks.board import Board, Failure
-from builder.runtime.ranks.launched import PARENT
+from builder.runtime.ranks.launched import CUT_OFF, PARENT
 from builder.runtime.ranks.watch import GRACE_SECONDS
 from builder.schema.config import BuildConfig
 
+MOST_HERE = 64
 _POLL_SECONDS = 0.05
+_STANDARD_ERROR = 2
 _HOST = "127.0.0.1"
 _ROOT = Path(__file__).resolve().parents[3]
 """Where the package builder lies."""
@@ -29,22 +31,26 @@ Process = subprocess.Popen[bytes]
 def run_ranks(config: BuildConfig) -> Any:
     """Run a configuration's task on as many processes as it has ranks; returns what its leader found.
 
-    They get the configuration as it is. Raises RankError with the first cause where one of them ends early; none is
-    left running, whatever happens.
+    They get the configuration as it is. Raises RankError with the first cause where one of them ends early, or
+    CheckpointError where that was the files; none is left running, whatever happens.
     """
+    size = config.parallel.world_size
+    if size > MOST_HERE:
+        reason = f"builder starts at most {MOST_HERE} ranks on one machine"
+        raise ConfigError([Problem("pp·dp·tp", size, reason, "start them on several with torchrun or srun")])
     board = Board.host(_HOST)
     board.put("config", config)
-    with _processes(config.parallel.world_size, board.port) as processes:
+    with _processes(size, board.port, shows=config.output == "table") as processes:
         _wait(processes, board)
     return board.get("answer")
 
 
 @contextlib.contextmanager
-def _processes(size: int, port: int) -> Generator[list[Process]]:
+def _processes(size: int, port: int, *, shows: bool) -> Generator[list[Process]]:
     processes: list[Process] = []
     try:
         for rank in range(size):
-            processes.append(_start(rank, size, port))  # noqa: PERF401 - those started so far are ended if one fails
+            processes.append(_start(rank, size, port, shows=shows and rank == 0))  # noqa: PERF401 - those started so far are ended if one fails
         yield processes
     finally:
         # They write no file and hold nothing that needs to be put away.
@@ -54,7 +60,8 @@ def _processes(size: int, port: int) -> Generator[list[Process]]:
             process.wait()
 
 
-def _start(rank: int, size: int, port: int) -> Process:
+def _start(rank: int, size: int, port: int, *, shows: bool) -> Process:
+    # shows: it may write text as it is made; what others print by accident must not stand among it.
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
     threads = max(1, len(os.sched_getaffinity(0)) // size)
     # The ranks import the builder that runs here, wherever it lies.
@@ -67,7 +74,12 @@ def _start(rank: int, size: int, port: int) -> Process:
         "MASTER_ADDR": _HOST,
         PARENT: str(os.getpid()),
     }
-    return subprocess.Popen([sys.executable, "-m", "builder.runtime.ranks"], env=told, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "builder.runtime.ranks"],
+        env=told,
+        stdin=subprocess.DEVNULL,
+        stdout=None if shows else _STANDARD_ERROR,
+    )
 
 
 def _wait(processes: list[Process], board: Board) -> None:
@@ -75,7 +87,7 @@ def _wait(processes: list[Process], board: Board) -> None:
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
             if code:
-                raise RankError(_cause(board, rank, code).text)
+                raise _cause(board, rank, code).error()
         if all(code == 0 for code in codes):
             return
         time.sleep(_POLL_SECONDS)
@@ -88,6 +100,10 @@ def _cause(board: Board, rank: int, code: int) -> Failure:
         if (left := board.failure()) is not None:
             return left
         time.sleep(_POLL_SECONDS)
+    if code == CUT_OFF:
+        return Failure(
+            rank, f"rank {rank} had no answer from builder, which stood still for too long; all were stopped"
+        )
     ended = f"was killed by signal {-code} ({_signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
     failure = Failure(rank, f"rank {rank} {ended}; the others were stopped")
     return failure if board.fail(failure) else board.failure() or failure

@@ -9,11 +9,12 @@ import threading
 import time
 from types import TracebackType
 
-from builder.errors import BuilderError
+from builder.errors import BuilderError, CheckpointError
 from builder.runtime.ranks.board import ANSWER_SECONDS, JOIN_SECONDS, Board, Failure, first_line
-from builder.runtime.ranks.launched import ENDED_EARLY, Launched
+from builder.runtime.ranks.launched import CUT_OFF, ENDED_EARLY, Launched
 
 BEAT_SECONDS = 0.5
+_STOOD_STILL = 5.0
 GRACE_SECONDS = 1.5
 """A rank that lost another one lets it, or whoever started it, say why first."""
 
@@ -29,7 +30,7 @@ class Watch:
         self._board = Board.join(launched, ANSWER_SECONDS)
         self._ended = threading.Event()
         self._seen: dict[int, tuple[int, float]] = {}
-        self._answered = time.monotonic()
+        self._answered = self._looked = time.monotonic()
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._talk, self._time)]
 
     def __enter__(self) -> Watch:
@@ -49,13 +50,14 @@ class Watch:
 
     def end(self, error: BaseException) -> None:
         """End this process because of an error, and all others with it; the first cause is said once."""
-        failure = _failure(self.launched.rank, error)
+        failure = failure_of(self.launched.rank, error)
         if failure.lost:
             time.sleep(GRACE_SECONDS)
         self._leave(failure)
 
     def _talk(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
+            self._forgive()
             try:
                 self._look()
                 self._answered = time.monotonic()
@@ -63,9 +65,22 @@ class Watch:
                 if not self._ended.is_set():
                     self._leave(self._cut_off(first_line(error)), alone=True)
 
+    def _forgive(self) -> None:
+        # A rank that was itself stopped (Control-Z) knows nothing of the time in between.
+        now = time.monotonic()
+        if now - self._looked > max(_STOOD_STILL, self.silence / 2):
+            self._seen = {rank: (beats, now) for rank, (beats, _) in self._seen.items()}
+            self._answered = now
+        self._looked = now
+
     def _time(self) -> None:
+        before = time.monotonic()
         while not self._ended.wait(BEAT_SECONDS):
-            if time.monotonic() - self._answered > self.silence:
+            now = time.monotonic()
+            if now - before > max(_STOOD_STILL, self.silence / 2):
+                self._answered = now
+            before = now
+            if now - self._answered > self.silence:
                 self._leave(self._cut_off(f"no answer for {self.silence:g} seconds"), alone=True)
 
     def _cut_off(self, why: str) -> Failure:
@@ -106,19 +121,30 @@ class Watch:
             with contextlib.suppress(OSError):
                 sys.stderr.write(f"builder: {failure.text}\n")
                 sys.stderr.flush()
-        os._exit(ENDED_EARLY)
+        os._exit(CUT_OFF if alone else ENDED_EARLY)
 
 
-def _failure(rank: int, error: BaseException) -> Failure:
+def failure_of(rank: int, error: BaseException) -> Failure:
+    """What a rank says of the error that ends it."""
     if isinstance(error, BuilderError):
-        return Failure(rank, " ".join(str(error).split()))
+        return Failure(rank, " ".join(str(error).split()), files=isinstance(error, CheckpointError))
     text = first_line(error)
-    if isinstance(error, RuntimeError) and any(word in text for word in _LOST):
+    if type(error).__name__ in _LOST_TYPES or (isinstance(error, RuntimeError) and any(w in text for w in _LOST)):
         return Failure(rank, f"rank {rank} lost the connection to another rank: {text}", lost=True)
     return Failure(rank, f"rank {rank} stopped: {type(error).__name__}: {text}{_place(error)}")
 
 
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Broken pipe", "NCCL", "gloo")
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Timed out waiting",
+    "Broken pipe",
+    "connectFullMesh failed",
+    "ncclRemoteError",
+    "NCCL communicator was aborted",
+)
+_LOST_TYPES = ("DistNetworkError", "DistStoreError")
 """What the libraries say where another rank is gone."""
 
 

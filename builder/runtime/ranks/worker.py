@@ -7,9 +7,10 @@ from functools import cache
 from typing import Any
 
 from builder.assembly.stages import assemble
+from builder.errors import ConfigError, Problem
 from builder.runtime.jobs import JOBS, Job
 from builder.runtime.model import load_model, torch_device
-from builder.runtime.ranks.board import Board
+from builder.runtime.ranks.board import JOIN_SECONDS, Board
 from builder.runtime.ranks.launched import Launched
 from builder.runtime.ranks.member import Member, world
 from builder.runtime.ranks.watch import Watch
@@ -23,6 +24,10 @@ _POLL_SECONDS = 0.05
 def lead(config: BuildConfig, place: Launched) -> Any:
     """Rank 0 under a launcher: give the others the configuration, and compute with them; returns what was found."""
     board = _board(place)
+    if board.has(_CONFIG):
+        reason = f"the processes that {place.by} started compute once"
+        works = "start builder without a launcher, which starts its ranks itself, or once for each"
+        raise ConfigError([Problem("task", config.task, reason, works)])
     board.put(_CONFIG, config)
     return take_part(config, place, board)
 
@@ -50,7 +55,7 @@ def dismiss(place: Launched) -> None:
     board = _board(place)
     if not board.has(_CONFIG):
         board.put(_DISMISSED, True)
-        board.wait_for(_LEFT, place.size - 1)
+        board.wait_for(_LEFT, place.size - 1, JOIN_SECONDS)
 
 
 def take_part(config: BuildConfig, place: Launched, board: Board, job: Job | None = None) -> Any:
