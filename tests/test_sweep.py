@@ -240,3 +240,12 @@ def test_a_row_whose_ranks_end_early_is_not_the_end(run: Run, monkeypatch: pytes
         ("failed", "rank 1 was killed by signal 9 (SIGKILL); the others were stopped"),
         ("done", None),
     ]
+
+
+def test_the_table_says_what_its_numbers_leave_out(run: Run) -> None:
+    shown = run("-m", "task=plan", "hardware=amd", "pp=2,4", "dp=2").out
+    assert "tokens and requests are those of one replica; a deployment holds dp times as many" in shown
+    assert "what the others lack: output=json, or a terminal of 150 columns" in shown
+    shown = run("-m", "task=plan", "hardware=amd", "pp=4,8").out
+    assert "one replica" not in shown
+    assert "what the others lack" not in shown

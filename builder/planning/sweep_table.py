@@ -55,8 +55,12 @@ class _SweepReport:
         yield self._table(figures, wide=wide)
         counts = Counter(row["status"] for row in self.rows)
         yield Text(f"{len(self.rows)} rows: {', '.join(f'{n} {status}' for status, n in counts.items())}")
+        if any(row.get("dp", 1) > 1 for row in self.rows):
+            yield Text("tokens and requests are those of one replica; a deployment holds dp times as many")
         if not wide:
             yield from self._reasons()
+            if any(row["reason"] and row["status"] not in _SAID for row in self.rows):
+                yield Text(f"what the others lack: output=json, or a terminal of {_ROOM_FOR_REASONS} columns")
 
     def _width(self, console: Console, figures: list[tuple[str, str]]) -> int:
         table = self._table(figures, wide=False)
