@@ -360,3 +360,31 @@ def test_two_ranks_on_one_device_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         "hardware=nvidia: 2 ranks on this machine, and devices that torch finds here: 1; each rank needs one of its "
         "own: start at most 1 a machine, or use hardware=cpu"
     )
+
+
+ANSWERS = """
+import sys
+from builder.runtime.ranks.launched import Launched
+from builder.runtime.ranks.watch import Answers
+import time
+place = Launched("torchrun", 1, 2, 1, 2, "n1", 29500, hosts_board=False)
+with Answers(place, seconds=1.0) as answers:
+    for _ in range(20):
+        answers.heard()
+        time.sleep(0.1)
+    print("still there", flush=True)
+    time.sleep(30)
+"""
+
+
+def test_a_rank_that_waits_for_its_configuration_ends_when_nobody_answers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERS],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "still there\n")
+    assert done.stderr == "builder: rank 1 lost the connection to n1:29500: no answer for 1 seconds\n"

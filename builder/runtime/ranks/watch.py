@@ -84,10 +84,7 @@ class Watch:
                 self._leave(self._cut_off(f"no answer for {self.silence:g} seconds"), alone=True)
 
     def _cut_off(self, why: str) -> Failure:
-        where = f"{self.launched.host}:{self.launched.port}"
-        return Failure(
-            self.launched.rank, f"rank {self.launched.rank} lost the connection to {where}: {why}", lost=True
-        )
+        return Failure(self.launched.rank, _no_answer(self.launched, why), lost=True)
 
     def _look(self) -> None:
         self._board.beat(self.launched.rank)
@@ -118,10 +115,52 @@ class Watch:
             with contextlib.suppress(RuntimeError, BuilderError):
                 first = self._board.fail(failure)
         if first and self.launched.by != "builder":
-            with contextlib.suppress(OSError):
-                sys.stderr.write(f"builder: {failure.text}\n")
-                sys.stderr.flush()
+            _say(failure.text)
         os._exit(CUT_OFF if alone else ENDED_EARLY)
+
+
+class Answers:
+    """Before there is a configuration to watch by: ends this process when the board does not answer any more."""
+
+    def __init__(self, launched: Launched, seconds: float = ANSWER_SECONDS) -> None:
+        self.launched, self.seconds = launched, seconds
+        self._ended = threading.Event()
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Answers:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+
+    def heard(self) -> None:
+        """The board has just answered."""
+        self._heard = time.monotonic()
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(BEAT_SECONDS):
+            now = time.monotonic()
+            if now - before > _STOOD_STILL:
+                self._heard = now
+            before = now
+            if now - self._heard > self.seconds:
+                _say(_no_answer(self.launched, f"no answer for {self.seconds:g} seconds"))
+                os._exit(ENDED_EARLY)
+
+
+def _no_answer(launched: Launched, why: str) -> str:
+    return f"rank {launched.rank} lost the connection to {launched.host}:{launched.port}: {why}"
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"builder: {text}\n")
+        sys.stderr.flush()
 
 
 def failure_of(rank: int, error: BaseException) -> Failure:

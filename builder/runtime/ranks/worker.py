@@ -13,7 +13,7 @@ from builder.runtime.model import load_model, torch_device
 from builder.runtime.ranks.board import JOIN_SECONDS, Board
 from builder.runtime.ranks.launched import Launched
 from builder.runtime.ranks.member import Member, world
-from builder.runtime.ranks.watch import Watch
+from builder.runtime.ranks.watch import Answers, Watch
 from builder.schema.config import BuildConfig
 
 _CONFIG, _DISMISSED, _ANSWER = "config", "dismissed", "answer"
@@ -38,11 +38,13 @@ def follow(place: Launched) -> int:
     Whether the answer is yes is rank 0's to say: here it is 0 also where there was nothing to compute.
     """
     board = _board(place)
-    while not board.has(_CONFIG):
-        if board.has(_DISMISSED):
-            board.count(_LEFT, 1)
-            return 0
-        time.sleep(_POLL_SECONDS)
+    with Answers(place) as answers:
+        while not board.has(_CONFIG):
+            if board.has(_DISMISSED):
+                board.count(_LEFT, 1)
+                return 0
+            answers.heard()
+            time.sleep(_POLL_SECONDS)
     config: BuildConfig = board.get(_CONFIG)
     answer = take_part(config, place, board)
     if place.rank == 0:
