@@ -226,7 +226,7 @@ def test_the_two_commands_of_the_readme() -> None:
 
 def test_the_check_script_reads_the_test_command() -> None:
     script = ROOT / ".ci" / "run"
-    if not script.is_file():
+    if not script.is_file() and not (ROOT / ".git").exists():
         pytest.skip("a source distribution has no .ci/run to read; a checkout always has")
     reading = next(line for line in script.read_text(encoding="utf-8").splitlines() if line.startswith("line="))
     done = subprocess.run(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.components.aux_hidden_tap.spec import AuxHiddenTapSpec, TappedMixSpec
-from builder.components.base.module import Component
+from builder.components.base.module import Component, held_rows
 from builder.components.base.step import Step
 
 
@@ -17,13 +17,9 @@ class AuxHiddenTap(Component[AuxHiddenTapSpec]):
 
     def keep(self, column: int, stream: Tensor, row: int) -> None:
         """Write a stream's average, [tokens, hc_mult, hidden], from ``row`` on. More rows than there are: an error."""
-        tokens, held, hidden = stream.shape[0], self.rows.shape[0], self.spec.hidden
-        if row < 0 or row + tokens > held:
-            raise ValueError(
-                f"rows {row} to {row + tokens - 1} of the tap of hidden states: it holds {held}; "
-                f"raise runtime.max_num_batched_tokens to {row + tokens} or send fewer tokens a step"
-            )
-        torch.mean(stream, dim=1, out=self.rows[row : row + tokens, column * hidden : (column + 1) * hidden])
+        kept = held_rows(self.rows, row, stream.shape[0], "the tap of hidden states")
+        hidden = self.spec.hidden
+        torch.mean(stream, dim=1, out=kept[:, column * hidden : (column + 1) * hidden])
 
 
 class TappedMix(Component[TappedMixSpec]):

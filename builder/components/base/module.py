@@ -72,6 +72,17 @@ class Component(nn.Module, Generic[SpecT]):
         """Compute the derived tensors of this part; called once, when the memory is real."""
 
 
+def held_rows(rows: torch.Tensor, first: int, count: int, what: str) -> torch.Tensor:
+    """``count`` rows of a runtime tensor from ``first`` on, a view. More than it holds: ValueError, never a cut."""
+    held = rows.shape[0]
+    if first < 0 or first + count > held:
+        raise ValueError(
+            f"rows {first} to {first + count - 1} of {what}: it holds {held}; "
+            f"raise runtime.max_num_batched_tokens to {first + count} or send fewer tokens a step"
+        )
+    return rows[first : first + count]
+
+
 def make(spec: ComponentSpec, construction: Construction) -> nn.Module:
     """The module of a declaration."""
     return _class_of(spec.module)(spec, construction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from builder.components.base.module import Component
+from builder.components.base.module import Component, held_rows
 from builder.components.base.step import Step
 from builder.components.mtp_stash.spec import MTPStashSpec
 from builder.kernels.shapes import unflatten
@@ -22,10 +22,5 @@ class MTPStash(Component[MTPStashSpec]):
 
     def written(self, row: int, tokens: int) -> Tensor:
         """The ``tokens`` rows from ``row`` on: [tokens, hc_mult, hidden]. More than there are is an error."""
-        held = self.rows.shape[0]
-        if row < 0 or row + tokens > held:
-            raise ValueError(
-                f"rows {row} to {row + tokens - 1} of the MTP stash: it holds {held}; "
-                f"raise runtime.max_num_batched_tokens to {row + tokens} or send fewer tokens a step"
-            )
-        return unflatten(self.rows[row : row + tokens], -1, (self.spec.streams, self.spec.hidden))
+        kept = held_rows(self.rows, row, tokens, "the MTP stash")
+        return unflatten(kept, -1, (self.spec.streams, self.spec.hidden))

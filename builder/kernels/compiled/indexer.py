@@ -7,10 +7,10 @@ from torch import Tensor
 
 from builder.kernels.compiled.native import operations, usable
 from builder.kernels.reference import indexer as reference
-from builder.kernels.reference.indexer import CHUNK, choose, scores
+from builder.kernels.reference.indexer import CHUNK, scores
 from builder.kernels.reference.precision import exact
 
-__all__ = ["choose", "pick", "scores"]
+__all__ = ["pick", "scores"]
 
 
 def pick(queries: Tensor, keys: Tensor, weights: Tensor, ready: Tensor, count: int) -> Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from builder.kernels.reference.precision import exact
 from builder.kernels.reference.selection import largest
+
+Scores = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 CHUNK = 256
 """Queries scored at a time, so that no score is held per head for all tokens."""
@@ -18,9 +22,14 @@ def pick(queries: Tensor, keys: Tensor, weights: Tensor, ready: Tensor, count: i
     queries [batch, tokens, heads, width]; keys [batch, entries, width]; weights [batch, tokens, heads];
     ready [batch, tokens] -> [batch, tokens, count], count <= entries.
     """
+    return pick_by(scores, queries, keys, weights, ready, count)
+
+
+def pick_by(score: Scores, queries: Tensor, keys: Tensor, weights: Tensor, ready: Tensor, count: int) -> Tensor:
+    """``pick`` with another way to score, which takes and returns what ``scores`` does."""
     wide_keys = exact(keys)
     picks = [
-        choose(scores(queries[:, part], wide_keys, weights[:, part]), ready[:, part], count)
+        choose(score(queries[:, part], wide_keys, weights[:, part]), ready[:, part], count)
         for part in (slice(start, start + CHUNK) for start in range(0, queries.shape[1], CHUNK))
     ]
     return torch.cat(picks, dim=1)

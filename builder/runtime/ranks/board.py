@@ -52,10 +52,12 @@ class Failure:
 
 
 class Board:
-    """Words under names; every value is written once, but for counts. Raises RankError where the host is gone."""
+    """Words under names at ``port``; every value is written once, but for counts. Raises RankError where it is gone."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, store: Any, attempt: str = "0") -> None:
+        # torchrun's agent keeps its store when it starts the ranks again: each attempt has names of its own.
+        self.port: int = store.port
+        self._store = dist.PrefixStore(f"attempt/{attempt}", store)
 
     @classmethod
     def host(cls, host: str = "127.0.0.1", port: int = 0) -> Board:
@@ -82,12 +84,7 @@ class Board:
         if not made or isinstance(made[0], Exception):
             why = first_line(made[0]) if made else f"what listens there has not answered for {ANSWER_SECONDS:g} seconds"
             raise RankError(f"{where}: {why}")
-        return cls(made[0])
-
-    @property
-    def port(self) -> int:
-        """Where it is."""
-        return self._store.port
+        return cls(made[0], launched.attempt)
 
     @property
     def store(self) -> Any:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from builder.assembly.sharding import Shards, cut_axes, local_ranges
@@ -19,7 +18,7 @@ from builder.components.base.spec import ComponentSpec, Join
 from builder.components.experts.module import Experts
 from builder.components.stage.module import Stage
 from builder.kernels.operations import IndexerOps
-from builder.kernels.reference.indexer import CHUNK
+from builder.kernels.reference.indexer import pick_by
 from builder.runtime.ranks.exchange import Exchange
 from builder.runtime.ranks.groups import Group
 
@@ -115,12 +114,5 @@ class _SharedScores:
     def scores(self, queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
         return self.group.add(self.ops.scores(queries, keys, weights))
 
-    def choose(self, scored: Tensor, ready: Tensor, count: int) -> Tensor:
-        return self.ops.choose(scored, ready, count)
-
     def pick(self, queries: Tensor, keys: Tensor, weights: Tensor, ready: Tensor, count: int) -> Tensor:
-
-        parts = (slice(start, start + CHUNK) for start in range(0, queries.shape[1], CHUNK))
-        return torch.cat(
-            [self.choose(self.scores(queries[:, p], keys, weights[:, p]), ready[:, p], count) for p in parts], dim=1
-        )
+        return pick_by(self.scores, queries, keys, weights, ready, count)

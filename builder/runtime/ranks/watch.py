@@ -19,10 +19,51 @@ GRACE_SECONDS = 1.5
 """A rank that lost another one lets it, or whoever started it, say why first."""
 
 
+class Answers:
+    """Ends this process when the board's host has not answered for ``seconds``."""
+
+    def __init__(self, launched: Launched, seconds: float = ANSWER_SECONDS) -> None:
+        self.launched, self.seconds = launched, seconds
+        self._ended = threading.Event()
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Answers:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+
+    def heard(self) -> None:
+        """The board has just answered."""
+        self._heard = time.monotonic()
+
+    def _run(self) -> None:
+        pulse = _Pulse()
+        while not self._ended.wait(BEAT_SECONDS):
+            if pulse.stood_still():
+                self.heard()
+            if time.monotonic() - self._heard > self.seconds:
+                cut_off(self.launched, f"no answer for {self.seconds:g} seconds")
+
+
+class _Pulse:
+    # A process that was itself stopped (Control-Z) knows nothing of the time in between.
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def stood_still(self) -> bool:
+        before, self._last = self._last, time.monotonic()
+        return self._last - before > _STOOD_STILL
+
+
 class Watch:
     """A thread beside the computation. silence: seconds after which a rank that shows no life is given up.
 
-    One thread talks with the board, and a second one notices when the board's host no longer answers.
+    Its thread talks with the board; ``Answers`` notices when that no longer answers.
     """
 
     def __init__(self, launched: Launched, silence: float) -> None:
@@ -30,12 +71,12 @@ class Watch:
         self._board = Board.join(launched, ANSWER_SECONDS)
         self._ended = threading.Event()
         self._seen: dict[int, tuple[int, float]] = {}
-        self._answered = self._looked = time.monotonic()
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._talk, self._time)]
+        self._answers = Answers(launched, silence)
+        self._thread = threading.Thread(target=self._talk, daemon=True)
 
     def __enter__(self) -> Watch:
-        for thread in self._threads:
-            thread.start()
+        self._answers.__enter__()
+        self._thread.start()
         return self
 
     def __exit__(
@@ -43,8 +84,8 @@ class Watch:
     ) -> None:
         if error is None:
             self._ended.set()
-            for thread in self._threads:
-                thread.join()
+            self._thread.join()
+            self._answers.__exit__(None, None, None)
         elif not isinstance(error, KeyboardInterrupt):
             self.end(error)
 
@@ -56,35 +97,16 @@ class Watch:
         self._leave(failure)
 
     def _talk(self) -> None:
+        pulse = _Pulse()
         while not self._ended.wait(BEAT_SECONDS):
-            self._forgive()
+            if pulse.stood_still():
+                self._seen.clear()
             try:
                 self._look()
-                self._answered = time.monotonic()
+                self._answers.heard()
             except (RuntimeError, BuilderError) as error:
                 if not self._ended.is_set():
-                    self._leave(self._cut_off(first_line(error)), alone=True)
-
-    def _forgive(self) -> None:
-        # A rank that was itself stopped (Control-Z) knows nothing of the time in between.
-        now = time.monotonic()
-        if now - self._looked > max(_STOOD_STILL, self.silence / 2):
-            self._seen = {rank: (beats, now) for rank, (beats, _) in self._seen.items()}
-            self._answered = now
-        self._looked = now
-
-    def _time(self) -> None:
-        before = time.monotonic()
-        while not self._ended.wait(BEAT_SECONDS):
-            now = time.monotonic()
-            if now - before > max(_STOOD_STILL, self.silence / 2):
-                self._answered = now
-            before = now
-            if now - self._answered > self.silence:
-                self._leave(self._cut_off(f"no answer for {self.silence:g} seconds"), alone=True)
-
-    def _cut_off(self, why: str) -> Failure:
-        return Failure(self.launched.rank, _no_answer(self.launched, why), lost=True)
+                    cut_off(self.launched, first_line(error))
 
     def _look(self) -> None:
         self._board.beat(self.launched.rank)
@@ -108,53 +130,21 @@ class Watch:
             return f"has not started within {self._patience(beats):g} seconds of the others"
         return f"has shown no life for {self.silence:g} seconds: it hangs, or its machine is gone"
 
-    def _leave(self, failure: Failure, *, alone: bool = False) -> None:
-        # alone: the board does not answer, and cannot be asked who was first.
+    def _leave(self, failure: Failure) -> None:
         first = True
-        if not alone:
-            with contextlib.suppress(RuntimeError, BuilderError):
-                first = self._board.fail(failure)
+        with contextlib.suppress(RuntimeError, BuilderError):
+            first = self._board.fail(failure)
         if first and self.launched.by != "builder":
             _say(failure.text)
-        os._exit(CUT_OFF if alone else ENDED_EARLY)
+        os._exit(ENDED_EARLY)
 
 
-class Answers:
-    """Before there is a configuration to watch by: ends this process when the board does not answer any more."""
-
-    def __init__(self, launched: Launched, seconds: float = ANSWER_SECONDS) -> None:
-        self.launched, self.seconds = launched, seconds
-        self._ended = threading.Event()
-        self._heard = time.monotonic()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Answers:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-
-    def heard(self) -> None:
-        """The board has just answered."""
-        self._heard = time.monotonic()
-
-    def _run(self) -> None:
-        before = time.monotonic()
-        while not self._ended.wait(BEAT_SECONDS):
-            now = time.monotonic()
-            if now - before > _STOOD_STILL:
-                self._heard = now
-            before = now
-            if now - self._heard > self.seconds:
-                _say(_no_answer(self.launched, f"no answer for {self.seconds:g} seconds"))
-                os._exit(ENDED_EARLY)
-
-
-def _no_answer(launched: Launched, why: str) -> str:
-    return f"rank {launched.rank} lost the connection to {launched.host}:{launched.port}: {why}"
+def cut_off(launched: Launched, why: str) -> None:
+    """End this process without the board, which cannot be asked who was first; a builder above knows by the code."""
+    if launched.by == "builder":
+        os._exit(CUT_OFF)
+    _say(f"rank {launched.rank} lost the connection to {launched.host}:{launched.port}: {why}")
+    os._exit(ENDED_EARLY)
 
 
 def _say(text: str) -> None:
